@@ -1,0 +1,19 @@
+#!/usr/bin/env bash
+# Resolve the workspace and write the hashed exports beside this file. Run through `make lock`.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+uv=${UV:-.venv/bin/uv}
+"$uv" lock --quiet "$@"
+export_for() { # NAME ARG...
+  local out=requirements/$1.txt
+  shift
+  "$uv" export --quiet --frozen --no-header --no-emit-workspace --no-annotate "$@" -o "$out" >/dev/null
+}
+export_for dev --all-groups
+for service in router agent mirror; do export_for "$service" --package "llmgw-$service" --no-dev; done
+export_for controller --package llmgw-controller --extra server --no-dev
+export_for cli --package llmgw-controller --no-dev
+for extra in bootstrap weights engine-llamacpp; do
+  "$uv" pip compile --quiet --universal --generate-hashes --no-header --no-annotate --no-deps --no-emit-index-url \
+    "requirements/$extra.in" -o "requirements/$extra.txt" >/dev/null
+done
