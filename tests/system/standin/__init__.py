@@ -1,0 +1,1 @@
+"""A container engine and base images for the system tests, on a machine that can pull neither."""

@@ -1,0 +1,143 @@
+"""Stand-ins for the public base images, under the same names, made from Debian's packages.
+
+Run it as `python tests/system/standin/bases.py`; a second run finds its images and does nothing. An image of
+that name that is not ours (someone pulled the public one) is left alone and used. Nothing here is part of the
+product, and nothing of the machine (mirror, certificates) gets into the project's own Dockerfiles.
+"""
+
+import hashlib
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from .docker import Docker, EngineError, call
+
+HERE = Path(__file__).parent
+SUITE = "bookworm"
+DEBOOTSTRAP_IMAGE = f"llmgw-standin/debootstrap:{SUITE}"
+BASE_IMAGE = f"llmgw-standin/base:{SUITE}"
+#: Holds the recipe's hash, which tells our image from a pulled one and a current one from an old one.
+LABEL = "llmgw.standin.recipe"
+#: Where Debian, then Fedora, then OpenSSL's default keep the trust anchors of this machine.
+CA_BUNDLES = ("/etc/ssl/certs/ca-certificates.crt", "/etc/pki/tls/certs/ca-bundle.crt", "/etc/ssl/cert.pem")
+#: Measured: debootstrap 20–35 s and each package layer 10–25 s on an idle machine; eight times that.
+STEP_S = 300.0
+
+
+@dataclass(frozen=True)
+class StandIn:
+    """One public image and the folder with the recipe of its double."""
+
+    image: str
+    folder: str
+
+
+STAND_INS = (
+    StandIn("python:3.11-slim-bookworm", "python"),
+    StandIn("postgres:15-bookworm", "postgres"),
+    StandIn("redis:7-bookworm", "redis"),
+)
+
+
+def ensure_bases(docker: Docker) -> tuple[str, ...]:
+    """Make the base images that are missing or whose recipe changed; return what was made."""
+    sources = debian_sources()
+    recipe = _recipe(sources)
+    wanted = [stand_in for stand_in in STAND_INS if _is_wanted(docker, stand_in.image, recipe)]
+    if not wanted:
+        return ()
+    print(f"bases: making {', '.join(stand_in.image for stand_in in wanted)} from Debian packages", flush=True)
+    if docker.label(BASE_IMAGE, LABEL) != recipe:
+        _debootstrap(docker, sources)
+        with _context(HERE / "base.Dockerfile", {"sources.list": sources.encode()}) as folder:
+            _build(docker, BASE_IMAGE, folder, recipe)
+    for stand_in in wanted:
+        extra = {"ca-bundle.crt": ca_bundle()} if stand_in.folder == "python" else {}
+        with _context(HERE / stand_in.folder, extra) as folder:
+            _build(docker, stand_in.image, folder, recipe)
+    return tuple(stand_in.image for stand_in in wanted)
+
+
+def _is_wanted(docker: Docker, image: str, recipe: str) -> bool:
+    if not docker.has_image(image):
+        return True
+    label = docker.label(image, LABEL)
+    # Unlabelled: the public image, which is better than any double.
+    return label is not None and label != recipe
+
+
+def debian_sources() -> str:
+    """The `sources.list` for a stand-in, with the mirrors that this machine's own apt uses.
+
+    Raises `EngineError` where apt knows no mirror of the suite (not a Debian of that release).
+    """
+    fields = "$(REPO_URI) $(CODENAME) $(COMPONENT)"
+    printed = call(["apt-get", "indextargets", "--format", fields, "Created-By: Packages"], timeout_s=30)
+    lines = []
+    for uri, codename, component in sorted({tuple(line.split()) for line in printed.splitlines() if line.count(" ") == 2}):
+        if codename.startswith(SUITE) and component == "main":
+            lines.append(f"deb {uri} {codename} {component}")
+    if not any(line.split()[2] == SUITE for line in lines):
+        raise EngineError(
+            f"the base images are missing, and apt here knows no Debian {SUITE} to make stand-ins from\n"
+            f"  try: docker pull {' && docker pull '.join(stand_in.image for stand_in in STAND_INS)}"
+        )
+    return "\n".join(lines) + "\n"
+
+
+def ca_bundle() -> bytes:
+    """This machine's trust anchors: SSL_CERT_FILE if set, else the distribution's bundle."""
+    for name in (os.environ.get("SSL_CERT_FILE", ""), *CA_BUNDLES):
+        if name and Path(name).is_file():
+            return Path(name).read_bytes()
+    raise EngineError(f"no certificate bundle found; set SSL_CERT_FILE (tried {', '.join(CA_BUNDLES)})")
+
+
+def _recipe(sources: str) -> str:
+    digest = hashlib.sha256(sources.encode())
+    digest.update(ca_bundle())
+    for path in sorted(path for path in HERE.rglob("*") if path.is_file() and "__pycache__" not in path.parts):
+        if path.suffix == ".py" and path.name != "bases.py":
+            continue
+        digest.update(path.relative_to(HERE).as_posix().encode() + b"\0" + path.read_bytes())
+    return digest.hexdigest()
+
+
+def _debootstrap(docker: Docker, sources: str) -> None:
+    mirror = next(line.split()[1] for line in sources.splitlines() if line.split()[2] == SUITE)
+    if os.geteuid() != 0 or shutil.which("debootstrap") is None:
+        raise EngineError(
+            "making stand-ins needs root and debootstrap\n  try: sudo apt-get install debootstrap, then run this as "
+            f"root; or docker pull {' && docker pull '.join(stand_in.image for stand_in in STAND_INS)}"
+        )
+    with tempfile.TemporaryDirectory(prefix="llmgw-standin-") as name:
+        root, archive = Path(name) / "root", Path(name) / "root.tar"
+        call(["debootstrap", "--variant=minbase", SUITE, root, mirror], timeout_s=STEP_S)
+        shutil.rmtree(root / "var/cache/apt/archives", ignore_errors=True)
+        call(["tar", "-C", root, "--one-file-system", "-cf", archive, "."], timeout_s=STEP_S)
+        docker("import", archive, DEBOOTSTRAP_IMAGE, timeout_s=STEP_S)
+
+
+@contextmanager
+def _context(recipe: Path, extra: dict[str, bytes]) -> Iterator[Path]:
+    """A build folder: the recipe's files and what only this machine can add."""
+    with tempfile.TemporaryDirectory(prefix="llmgw-standin-") as name:
+        folder = Path(name)
+        if recipe.is_dir():
+            shutil.copytree(recipe, folder, dirs_exist_ok=True)
+        else:
+            shutil.copy(recipe, folder / "Dockerfile")
+        for file, content in extra.items():
+            (folder / file).write_bytes(content)
+        yield folder
+
+
+def _build(docker: Docker, image: str, folder: Path, recipe: str) -> None:
+    # The classic front end: it is in every engine, and BuildKit would ask a registry for the FROM line first.
+    classic = Docker(docker.host, {"DOCKER_BUILDKIT": "0"})
+    classic("build", "--quiet", "--label", f"{LABEL}={recipe}", "--tag", image, folder, timeout_s=STEP_S)
+    print(f"bases: {image} made", flush=True)
