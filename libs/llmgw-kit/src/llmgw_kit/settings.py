@@ -1,0 +1,152 @@
+"""Settings: flag over environment over YAML file over default, each an explained field.
+
+A service declares one frozen subclass of `ServiceSettings` and calls `load` once, in `main`.
+"""
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, ClassVar, TypeVar
+
+import yaml
+from pydantic import SecretStr, ValidationError
+from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
+
+from llmgw_kit.errors import StartupError
+from llmgw_kit.names import did_you_mean
+
+
+class ServiceSettings(BaseSettings):
+    """Base of each service's settings class. Subclasses set `env_prefix` in their model_config
+    (`LLMGW_ROUTER_` ...) and give every field a description with its unit and reason."""
+
+    model_config = SettingsConfigDict(frozen=True, extra="forbid", env_nested_delimiter="__")
+
+    @classmethod
+    def settings_customise_sources(
+        cls,
+        settings_cls: type[BaseSettings],
+        init_settings: PydanticBaseSettingsSource,
+        env_settings: PydanticBaseSettingsSource,
+        dotenv_settings: PydanticBaseSettingsSource,
+        file_secret_settings: PydanticBaseSettingsSource,
+    ) -> tuple[PydanticBaseSettingsSource, ...]:
+        # The file is merged by `load` below the environment; no .env file is ever read by surprise.
+        return init_settings, env_settings, _FileSource(settings_cls)
+
+    #: Values of the configuration file, for the duration of one `load`.
+    _file_values: ClassVar[Mapping[str, Any]] = {}
+
+
+class _FileSource(PydanticBaseSettingsSource):
+    def get_field_value(self, field: Any, field_name: str) -> tuple[Any, str, bool]:
+        return None, field_name, False
+
+    def __call__(self) -> dict[str, Any]:
+        return dict(ServiceSettings._file_values)
+
+
+S = TypeVar("S", bound=ServiceSettings)
+
+
+def load(
+    cls: type[S], *, config: Path | None, flags: Mapping[str, Any], environ: Mapping[str, str] | None = None
+) -> S:
+    """Read settings once. `flags` holds what the command line gave; None means "not given".
+
+    Raises StartupError naming the field, its origin and, for an unknown key, the nearest known one."""
+    prefix = cls.model_config.get("env_prefix", "")
+    given = {name: value for name, value in flags.items() if value is not None and value != ()}
+    values = read_yaml(config, known=cls.model_fields) if config else {}
+    check_environment(cls, prefix, os.environ if environ is None else environ)
+    ServiceSettings._file_values = values
+    try:
+        return cls(**given)
+    except ValidationError as e:
+        raise StartupError(_explain(e, prefix, given, values, config)) from None
+    finally:
+        ServiceSettings._file_values = {}
+
+
+def read_yaml(path: Path, *, known: Mapping[str, object]) -> dict[str, Any]:
+    """A mapping from a YAML file, its top-level keys checked against `known`."""
+    try:
+        text = path.read_text(encoding="utf-8")
+    except OSError as e:
+        raise StartupError(f"configuration file {path} cannot be read: {e.strerror}") from None
+    try:
+        values = yaml.safe_load(text)
+    except yaml.YAMLError as e:
+        raise StartupError(f"configuration file {path} is not YAML: {e}") from None
+    if values is None:
+        return {}
+    if not isinstance(values, dict):
+        raise StartupError(
+            f"configuration file {path} holds a {type(values).__name__}; expected `key: value` lines"
+        )
+    for key in values:
+        if key not in known:
+            raise StartupError(
+                f"configuration file {path}: unknown key {key!r}{did_you_mean(str(key), known)}",
+                next_steps=["serve --print-config shows every key"],
+            )
+    return values
+
+
+def check_environment(cls: type[ServiceSettings], prefix: str, environ: Mapping[str, str]) -> None:
+    """Refuse what Kubernetes injects for a Service of the same name, naming its likely origin.
+
+    A Service `llmgw-router` makes the kubelet set LLMGW_ROUTER_PORT=tcp://... in every pod."""
+    for name, value in environ.items():
+        if not name.startswith(prefix) or not prefix:
+            continue
+        field = name[len(prefix) :].lower().split("__")[0]
+        if field in cls.model_fields and value.startswith("tcp://"):
+            raise StartupError(
+                f"environment {name}={value} looks like a Kubernetes service link, not a setting",
+                next_steps=["set enableServiceLinks: false on the pod, or rename the Service"],
+            )
+
+
+def effective(settings: ServiceSettings) -> str:
+    """The settings as YAML, secrets masked: what `serve --print-config` prints."""
+
+    def plain(value: Any) -> Any:
+        if isinstance(value, SecretStr):
+            return "********"
+        if isinstance(value, dict):
+            return {k: plain(v) for k, v in value.items()}
+        if isinstance(value, (list, tuple)):
+            return [plain(v) for v in value]
+        if isinstance(value, (str, int, float, bool)) or value is None:
+            return value
+        return str(value)
+
+    shown = {name: plain(value) for name, value in settings.model_dump().items()}
+    return yaml.safe_dump(shown, sort_keys=False, allow_unicode=True)
+
+
+def _explain(
+    e: ValidationError, prefix: str, flags: Mapping[str, Any], file: Mapping[str, Any], config: Path | None
+) -> str:
+    lines = []
+    for problem in e.errors():
+        top = str(problem["loc"][0]) if problem["loc"] else ""
+        path = ".".join(str(part) for part in problem["loc"])
+        if top in flags:
+            origin = f"--{top.replace('_', '-')}"
+        elif f"{prefix}{top.upper()}" in os.environ:
+            origin = f"environment {prefix}{top.upper()}"
+        elif top in file:
+            origin = f"{config}: {path}"
+        else:
+            origin = path or "settings"
+        message = problem["msg"].removeprefix("Value error, ")
+        value = problem.get("input")
+        given = (
+            ""
+            if isinstance(value, (dict, list, SecretStr)) or problem["type"] == "missing"
+            else f" (given {value!r})"
+        )
+        lines.append(f"{origin}: {message}{given}")
+    return "\n".join(lines)
