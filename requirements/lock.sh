@@ -17,3 +17,5 @@ for extra in bootstrap weights engine-llamacpp; do
   "$uv" pip compile --quiet --universal --generate-hashes --no-header --no-annotate --no-deps --no-emit-index-url \
     "requirements/$extra.in" -o "requirements/$extra.txt" >/dev/null
 done
+"$uv" pip compile --quiet --universal --generate-hashes --no-header --no-annotate --no-emit-index-url \
+  requirements/build.in -o requirements/build.txt >/dev/null
