@@ -32,7 +32,7 @@ class ServiceSettings(BaseSettings):
         file_secret_settings: PydanticBaseSettingsSource,
     ) -> tuple[PydanticBaseSettingsSource, ...]:
         # The file is merged by `load` below the environment; no .env file is ever read by surprise.
-        return init_settings, env_settings, _FileSource(settings_cls)
+        return init_settings, env_settings, _SecretFileSource(settings_cls), _FileSource(settings_cls)
 
     #: Values of the configuration file, for the duration of one `load`.
     _file_values: ClassVar[Mapping[str, Any]] = {}
@@ -44,6 +44,30 @@ class _FileSource(PydanticBaseSettingsSource):
 
     def __call__(self) -> dict[str, Any]:
         return dict(ServiceSettings._file_values)
+
+
+class _SecretFileSource(PydanticBaseSettingsSource):
+    """`LLMGW_<SERVICE>_<FIELD>_FILE` names a file that holds the value: how containers hand in secrets.
+
+    Below the plain variable; the value never shows in `docker inspect` or a process listing."""
+
+    def get_field_value(self, field: Any, field_name: str) -> tuple[Any, str, bool]:
+        prefix = str(self.settings_cls.model_config.get("env_prefix", ""))
+        variable = f"{prefix}{field_name.upper()}_FILE"
+        path = os.environ.get(variable)
+        if not path or f"{field_name}_file" in self.settings_cls.model_fields:
+            return None, field_name, False
+        try:
+            return Path(path).read_text(encoding="utf-8").strip(), field_name, False
+        except OSError as e:
+            raise StartupError(f"environment {variable}={path} cannot be read: {e.strerror}") from None
+
+    def __call__(self) -> dict[str, Any]:
+        found = (
+            (name, self.get_field_value(field, name)[0])
+            for name, field in self.settings_cls.model_fields.items()
+        )
+        return {name: value for name, value in found if value is not None}
 
 
 S = TypeVar("S", bound=ServiceSettings)
