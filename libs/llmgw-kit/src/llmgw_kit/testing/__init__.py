@@ -1,0 +1,1 @@
+"""What tests and the lab start for real: Postgres, Redis, engines, services, all as ordinary processes."""
