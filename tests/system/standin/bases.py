@@ -21,6 +21,7 @@ SUITE = "bookworm"
 DEBOOTSTRAP_IMAGE = f"llmgw-standin/debootstrap:{SUITE}"
 BASE_IMAGE = f"llmgw-standin/base:{SUITE}"
 #: Holds the recipe's hash, which tells our image from a pulled one and a current one from an old one.
+#: A child image inherits it, so only the images of this module may be asked.
 LABEL = "llmgw.standin.recipe"
 #: Where Debian, then Fedora, then OpenSSL's default keep the trust anchors of this machine.
 CA_BUNDLES = ("/etc/ssl/certs/ca-certificates.crt", "/etc/pki/tls/certs/ca-bundle.crt", "/etc/ssl/cert.pem")
@@ -45,21 +46,25 @@ STAND_INS = (
 
 def ensure_bases(docker: Docker) -> tuple[str, ...]:
     """Make the base images that are missing or whose recipe changed; return what was made."""
+    if all(docker.has_image(item.image) and docker.label(item.image, LABEL) is None for item in STAND_INS):
+        return ()  # Public images throughout: this machine need not even know apt.
     sources = debian_sources()
-    recipe = _recipe(sources)
-    wanted = [stand_in for stand_in in STAND_INS if _is_wanted(docker, stand_in.image, recipe)]
-    if not wanted:
-        return ()
-    print(f"bases: making {', '.join(stand_in.image for stand_in in wanted)} from Debian packages", flush=True)
-    if docker.label(BASE_IMAGE, LABEL) != recipe:
-        _debootstrap(docker, sources)
-        with _context(HERE / "base.Dockerfile", {"sources.list": sources.encode()}) as folder:
-            _build(docker, BASE_IMAGE, folder, recipe)
-    for stand_in in wanted:
+    base_recipe = _digest(sources.encode(), *_files(HERE / "base.Dockerfile"))
+    made: list[str] = []
+    for stand_in in STAND_INS:
         extra = {"ca-bundle.crt": ca_bundle()} if stand_in.folder == "python" else {}
+        recipe = _digest(base_recipe.encode(), *_files(HERE / stand_in.folder), *extra.values())
+        if not _is_wanted(docker, stand_in.image, recipe):
+            continue
+        if docker.label(BASE_IMAGE, LABEL) != base_recipe:
+            print(f"bases: making Debian {SUITE} from its packages", flush=True)
+            _debootstrap(docker, sources)
+            with _context(HERE / "base.Dockerfile", {"sources.list": sources.encode()}) as folder:
+                _build(docker, BASE_IMAGE, folder, base_recipe)
         with _context(HERE / stand_in.folder, extra) as folder:
             _build(docker, stand_in.image, folder, recipe)
-    return tuple(stand_in.image for stand_in in wanted)
+        made.append(stand_in.image)
+    return tuple(made)
 
 
 def _is_wanted(docker: Docker, image: str, recipe: str) -> bool:
@@ -78,7 +83,9 @@ def debian_sources() -> str:
     fields = "$(REPO_URI) $(CODENAME) $(COMPONENT)"
     printed = call(["apt-get", "indextargets", "--format", fields, "Created-By: Packages"], timeout_s=30)
     lines = []
-    for uri, codename, component in sorted({tuple(line.split()) for line in printed.splitlines() if line.count(" ") == 2}):
+    for uri, codename, component in sorted(
+        {tuple(line.split()) for line in printed.splitlines() if line.count(" ") == 2}
+    ):
         if codename.startswith(SUITE) and component == "main":
             lines.append(f"deb {uri} {codename} {component}")
     if not any(line.split()[2] == SUITE for line in lines):
@@ -97,13 +104,19 @@ def ca_bundle() -> bytes:
     raise EngineError(f"no certificate bundle found; set SSL_CERT_FILE (tried {', '.join(CA_BUNDLES)})")
 
 
-def _recipe(sources: str) -> str:
-    digest = hashlib.sha256(sources.encode())
-    digest.update(ca_bundle())
-    for path in sorted(path for path in HERE.rglob("*") if path.is_file() and "__pycache__" not in path.parts):
-        if path.suffix == ".py" and path.name != "bases.py":
-            continue
-        digest.update(path.relative_to(HERE).as_posix().encode() + b"\0" + path.read_bytes())
+def _files(recipe: Path) -> Iterator[bytes]:
+    for path in (
+        [recipe] if recipe.is_file() else sorted(path for path in recipe.rglob("*") if path.is_file())
+    ):
+        yield path.name.encode()
+        yield path.read_bytes()
+
+
+def _digest(*parts: bytes) -> str:
+    digest = hashlib.sha256()
+    for part in parts:
+        # Length first, so that moving a byte from one file to the next is a change too.
+        digest.update(len(part).to_bytes(8, "big") + part)
     return digest.hexdigest()
 
 
@@ -111,8 +124,9 @@ def _debootstrap(docker: Docker, sources: str) -> None:
     mirror = next(line.split()[1] for line in sources.splitlines() if line.split()[2] == SUITE)
     if os.geteuid() != 0 or shutil.which("debootstrap") is None:
         raise EngineError(
-            "making stand-ins needs root and debootstrap\n  try: sudo apt-get install debootstrap, then run this as "
-            f"root; or docker pull {' && docker pull '.join(stand_in.image for stand_in in STAND_INS)}"
+            "making stand-ins needs root and debootstrap\n"
+            "  try: sudo apt-get install debootstrap, then run this as root; "
+            f"or docker pull {' && docker pull '.join(stand_in.image for stand_in in STAND_INS)}"
         )
     with tempfile.TemporaryDirectory(prefix="llmgw-standin-") as name:
         root, archive = Path(name) / "root", Path(name) / "root.tar"

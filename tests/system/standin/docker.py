@@ -22,10 +22,13 @@ def call(
     cwd: Path | None = None,
     stdin: bytes | None = None,
 ) -> str:
-    """Run a command to its end and return its standard output; raise `EngineError` with its last words otherwise."""
+    """Run a command to its end and return its standard output.
+
+    Raises `EngineError` with the command's last words when it fails, hangs or is not installed.
+    """
     words = [str(word) for word in command]
     try:
-        done = subprocess.run(  # noqa: S603 - a fixed program with our own arguments
+        done = subprocess.run(
             words,
             env=None if env is None else dict(env),
             cwd=cwd,
@@ -82,7 +85,9 @@ class Docker:
     def label(self, image: str, label: str) -> str | None:
         """One label of an image; None when the image or the label is not there."""
         try:
-            value = self("image", "inspect", "--format", f'{{{{index .Config.Labels "{label}"}}}}', image).strip()
+            value = self(
+                "image", "inspect", "--format", f'{{{{index .Config.Labels "{label}"}}}}', image
+            ).strip()
         except EngineError:
             return None
         return value or None

@@ -41,33 +41,45 @@ def engine(log_dir: Path) -> Iterator[Docker]:
         yield present
         return
     if os.geteuid() != 0:
-        raise EngineError("no container engine answers; start Docker, or run this as root to have one started")
+        raise EngineError(
+            "no container engine answers; start Docker, or run this as root to have one started"
+        )
     with _daemon(log_dir / "dockerd.log") as own:
         yield own
 
 
 def install_missing() -> None:
     """Install Docker and debootstrap from Debian where they are missing; only as root, only with apt."""
-    missing = [name for name, program in zip(PACKAGES, ("docker", "debootstrap"), strict=True) if not _has(program)]
+    missing = [
+        name for name, program in zip(PACKAGES, ("docker", "debootstrap"), strict=True) if not _has(program)
+    ]
     if not _has("dockerd") and not Docker().answers() and "docker.io" not in missing:
         missing.append("docker.io")
     if not missing:
         return
     if os.geteuid() != 0 or not _has("apt-get"):
         if "docker.io" in missing:
-            raise EngineError("no container engine is installed; try: sudo apt-get install docker.io debootstrap")
-        return  # An engine is there and debootstrap is wanted only if a base image is missing; bases.py says so.
+            raise EngineError(
+                "no container engine is installed; try: sudo apt-get install docker.io debootstrap"
+            )
+        return  # An engine is there; debootstrap is wanted only if a base image is missing, and bases.py says so.
     print(f"engine: installing {' '.join(missing)}", flush=True)
     env = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
     call(["apt-get", "update", "-qq"], timeout_s=180, env=env)
     lock_wait = "DPkg::Lock::Timeout=120"
-    call(["apt-get", "-o", lock_wait, "install", "-y", "--no-install-recommends", *missing], timeout_s=420, env=env)
+    call(
+        ["apt-get", "-o", lock_wait, "install", "-y", "--no-install-recommends", *missing],
+        timeout_s=420,
+        env=env,
+    )
 
 
 @contextmanager
 def _daemon(log: Path) -> Iterator[Docker]:
     if not _has("dockerd"):
-        raise EngineError("no container engine answers and dockerd is not installed; try: apt-get install docker.io")
+        raise EngineError(
+            "no container engine answers and dockerd is not installed; try: apt-get install docker.io"
+        )
     _stop_stale()
     RUN.mkdir(parents=True, exist_ok=True)
     CACHE.mkdir(parents=True, exist_ok=True)
@@ -77,8 +89,12 @@ def _daemon(log: Path) -> Iterator[Docker]:
     before = _filter_rules()
     forward_before = Path("/proc/sys/net/ipv4/ip_forward").read_text()
     with log.open("wb") as sink:
-        process = subprocess.Popen(  # noqa: S603 - a fixed program with our own arguments
-            ["dockerd", *_options()], stdin=subprocess.DEVNULL, stdout=sink, stderr=sink, start_new_session=True
+        process = subprocess.Popen(
+            ["dockerd", *_options()],
+            stdin=subprocess.DEVNULL,
+            stdout=sink,
+            stderr=sink,
+            start_new_session=True,
         )
     try:
         _wait_until_up(docker, process, log)
@@ -116,15 +132,19 @@ def _wait_until_up(docker: Docker, process: subprocess.Popen[bytes], log: Path) 
     deadline = time.monotonic() + START_S
     while time.monotonic() < deadline:
         if process.poll() is not None:
-            raise EngineError(f"dockerd ended with {process.returncode}; its last lines:\n{last_lines(log.read_bytes())}")
+            raise EngineError(
+                f"dockerd ended with {process.returncode}; its last lines:\n{last_lines(log.read_bytes())}"
+            )
         if (RUN / "docker.sock").exists() and docker.answers():
             return
         time.sleep(0.2)
-    raise EngineError(f"dockerd did not answer within {START_S:g} s; its last lines:\n{last_lines(log.read_bytes())}")
+    raise EngineError(
+        f"dockerd did not answer within {START_S:g} s; its last lines:\n{last_lines(log.read_bytes())}"
+    )
 
 
 def _stop_stale() -> None:
-    """End the daemon of a run that was killed, by its recorded pid and only if that is still a dockerd of ours."""
+    """End the daemon of a run that was killed: by its recorded pid, only if that is a dockerd of ours."""
     try:
         pid = int((RUN / "docker.pid").read_text())
         command = Path(f"/proc/{pid}/cmdline").read_bytes()
@@ -158,7 +178,9 @@ def _filter_rules() -> dict[tuple[str, str], list[str]]:
     for program in ("iptables", "ip6tables"):
         for table in ("filter", "nat"):
             try:
-                rules[program, table] = call([program, "-w", "5", "-t", table, "-S"], timeout_s=15).splitlines()
+                rules[program, table] = call(
+                    [program, "-w", "5", "-t", table, "-S"], timeout_s=15
+                ).splitlines()
             except EngineError:
                 continue  # No such table in this kernel: nothing can have been added to it either.
     return rules
