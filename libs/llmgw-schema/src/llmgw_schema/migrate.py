@@ -1,0 +1,99 @@
+"""Run the numbered migrations, forward only, one runner at a time.
+
+Any service, or the deployment's own job, may run them: an advisory lock lets one through, the others
+find the work done. Each migration is a transaction together with its row in `schema_migrations`.
+"""
+
+import hashlib
+import logging
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from importlib import resources
+
+import asyncpg
+
+from llmgw_kit.errors import StartupError
+
+log = logging.getLogger(__name__)
+
+#: Arbitrary, but the same for all who migrate this schema.
+LOCK_KEY = 0x6C6C6D67775F7363
+#: Waiting for another runner; a long migration is its own affair.
+LOCK_WAIT_S = 120.0
+
+
+@dataclass(frozen=True)
+class Migration:
+    number: int
+    name: str
+    sql: str
+
+    @property
+    def digest(self) -> str:
+        return hashlib.sha256(self.sql.encode()).hexdigest()
+
+
+def shipped() -> list[Migration]:
+    """The migrations of this release, in order. Gaps or doubles in the numbers are a bug."""
+    found = []
+    for entry in resources.files("llmgw_schema.migrations").iterdir():
+        if match := re.fullmatch(r"(\d{4})_([a-z0-9_]+)\.sql", entry.name):
+            found.append(Migration(int(match[1]), match[2], entry.read_text(encoding="utf-8")))
+    found.sort(key=lambda migration: migration.number)
+    assert [m.number for m in found] == list(range(1, len(found) + 1)), "migrations are numbered without gaps"
+    return found
+
+
+async def migrate(
+    connection: "asyncpg.Connection[asyncpg.Record]", migrations: Iterable[Migration] | None = None
+) -> list[int]:
+    """Bring the schema up to this release; returns the numbers that were applied here.
+
+    Raises StartupError when the database is ahead of this release or an applied migration was edited."""
+    ours = list(shipped() if migrations is None else migrations)
+    applied_here: list[int] = []
+    # The lock needs longer than a statement usually may take: somebody else may be migrating.
+    await connection.execute(f"SET lock_timeout = {int(LOCK_WAIT_S * 1000)}")
+    await connection.execute("SELECT pg_advisory_lock($1)", LOCK_KEY, timeout=LOCK_WAIT_S)
+    try:
+        await connection.execute(
+            "CREATE TABLE IF NOT EXISTS schema_migrations ("
+            "number int PRIMARY KEY, name text NOT NULL, digest text NOT NULL, "
+            "applied_at timestamptz NOT NULL DEFAULT now())"
+        )
+        done = {row["number"]: row for row in await connection.fetch("SELECT * FROM schema_migrations")}
+        _check(done, ours)
+        for migration in ours:
+            if migration.number in done:
+                continue
+            async with connection.transaction():
+                await connection.execute(migration.sql, timeout=LOCK_WAIT_S)
+                await connection.execute(
+                    "INSERT INTO schema_migrations (number, name, digest) VALUES ($1, $2, $3)",
+                    migration.number,
+                    migration.name,
+                    migration.digest,
+                )
+            log.info("applied migration %04d %s", migration.number, migration.name)
+            applied_here.append(migration.number)
+    finally:
+        await connection.execute("SELECT pg_advisory_unlock($1)", LOCK_KEY)
+        await connection.execute("RESET lock_timeout")
+    return applied_here
+
+
+def _check(done: dict[int, asyncpg.Record], ours: list[Migration]) -> None:
+    newest = max(done, default=0)
+    if newest > len(ours):
+        raise StartupError(
+            f"the database's schema is at {newest}, this release knows {len(ours)}",
+            next_steps=["start a release at least as new as the one that migrated it"],
+        )
+    for migration in ours:
+        row = done.get(migration.number)
+        if row is not None and row["digest"] != migration.digest:
+            raise StartupError(
+                f"migration {migration.number:04d} {migration.name} was edited after it was applied here",
+                next_steps=["restore the released text; changes go into a migration of their own"],
+            )

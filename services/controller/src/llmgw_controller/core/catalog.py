@@ -1,0 +1,154 @@
+"""What can be served: models, their profiles, their weights. Configuration and the store both hold these.
+
+Parsing lives in `catalog_file.py`; here is what the rest of the core reads. A model's replica count is
+no part of its spec hash: changing it must not restart anything.
+"""
+
+import hashlib
+import json
+from dataclasses import asdict, dataclass
+from enum import Enum
+
+from llmgw_kit.ids import ModelId, NodeId
+
+
+class Engine(Enum):
+    LLAMACPP = "llamacpp"
+    VLLM = "vllm"
+    SGLANG = "sglang"
+    COMMAND = "command"
+
+
+class Source(Enum):
+    """Where a model of the catalog comes from. A name in both: configuration wins (M16)."""
+
+    CONFIGURATION = "configuration"
+    STORED = "stored"
+
+
+@dataclass(frozen=True)
+class WeightsFile:
+    """One file of a version: `url` is http, https or file; `sha256` None when nobody published one."""
+
+    path: str
+    url: str
+    sha256: str | None
+    size_bytes: int | None
+
+
+@dataclass(frozen=True)
+class Weights:
+    version: str
+    files: tuple[WeightsFile, ...]
+    #: The file a single-file loader opens; None where the loader takes the folder.
+    entry_file: str | None
+
+
+@dataclass(frozen=True)
+class Profile:
+    """One way to run a model: engine, parallelism, devices. tp x pp x dp = nodes x gpus_per_node."""
+
+    name: str
+    engine: Engine
+    gpu_class: str
+    nodes: int
+    gpus_per_node: int
+    tensor_parallel: int
+    pipeline_parallel: int
+    data_parallel: int
+    #: Claimed on each device; None: the whole device, whatever its memory.
+    memory_bytes: int | None
+    context_length: int | None
+    args: tuple[str, ...]
+    env: tuple[tuple[str, str], ...]
+    command: tuple[str, ...]
+    #: Names of further ports the engine needs beside "http" ("rendezvous", ...).
+    extra_ports: tuple[str, ...]
+    ready_path: str | None
+    ready_timeout_s: float
+    drain_timeout_s: float
+    stop_grace_s: float
+    stop_after_silence_s: float | None
+    #: READY must have lasted this long before the backoff counter resets.
+    min_uptime_s: float
+    pool: str | None
+    #: Only these nodes; empty: any.
+    node_ids: tuple[NodeId, ...]
+
+    @property
+    def gpus(self) -> int:
+        return self.nodes * self.gpus_per_node
+
+
+@dataclass(frozen=True)
+class Model:
+    name: ModelId
+    aliases: tuple[str, ...]
+    weights: Weights | None
+    #: In order of preference.
+    profiles: tuple[Profile, ...]
+    #: Kept up whether asked for or not; 0: cold until asked.
+    replicas: int
+    activate_on_demand: bool
+    #: How long a router may hold a request while the model starts, and how many.
+    hold_timeout_s: float
+    max_held: int
+    #: An activated replica may be stopped after being idle so long; None: never.
+    idle_after_s: float | None
+    min_residency_s: float
+    pinned: bool
+    priority: int
+    source: Source
+
+    def profile(self, name: str) -> Profile | None:
+        return next((profile for profile in self.profiles if profile.name == name), None)
+
+
+def spec_hash(model: Model, profile: Profile) -> str:
+    """Names what a replica is started from: a different hash needs a restart, an equal one never.
+
+    Time-outs and placement wishes are left out: they apply to running replicas as they are."""
+    spec = asdict(profile)
+    for name in (
+        "drain_timeout_s", "ready_timeout_s", "stop_grace_s", "stop_after_silence_s", "min_uptime_s", "pool",
+        "node_ids", "name",
+    ):  # fmt: skip
+        del spec[name]
+    spec["engine"] = profile.engine.value
+    weights = None
+    if model.weights:
+        weights = {
+            "version": model.weights.version,
+            "entry_file": model.weights.entry_file,
+            "files": sorted((file.path, file.sha256) for file in model.weights.files),
+        }
+    text = json.dumps(
+        {"model": model.name, "aliases": sorted(model.aliases), "weights": weights, "spec": spec},
+        sort_keys=True,
+    )
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+@dataclass(frozen=True)
+class Catalog:
+    """All models by name. `shadowed` names stored models that configuration hides (an event tells)."""
+
+    models: dict[ModelId, Model]
+    shadowed: tuple[ModelId, ...] = ()
+
+    def sorted_models(self) -> list[Model]:
+        return [self.models[name] for name in sorted(self.models)]
+
+    def resolve(self, name: str) -> Model | None:
+        """By name or alias; names win."""
+        if (model := self.models.get(ModelId(name))) is not None:
+            return model
+        return next((model for model in self.sorted_models() if name in model.aliases), None)
+
+
+def merged(configured: list[Model], stored: list[Model]) -> Catalog:
+    """The catalog is configuration plus what was stored; a name in both is configuration's."""
+    models = {model.name: model for model in stored}
+    shadowed = tuple(sorted(model.name for model in configured if model.name in models))
+    models.update({model.name: model for model in configured})
+    return Catalog(models, shadowed)

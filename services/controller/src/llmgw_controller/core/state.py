@@ -1,0 +1,325 @@
+"""What the controller knows: rows of the store, words of the agents, and the snapshot of both.
+
+Two pens, never one: rows are the controller's word, `Heard` is the agents'. Reachability is computed
+from `Heard` and the clock, and stands in no row. Times are seconds of the leader's term clock: the
+database's wall clock at the takeover plus monotonic time since, so they never jump within a term.
+"""
+
+from dataclasses import dataclass, field
+from enum import Enum
+
+from llmgw_controller.core.activity import Activity
+from llmgw_controller.core.catalog import Catalog
+from llmgw_kit.ids import DeviceId, LeaseTerm, ModelId, NodeId, ReplicaId, RouterId, SessionEpoch, ShardId
+
+
+class Wish(Enum):
+    """What is wanted of a replica. One way: a draining replica is replaced, never revived."""
+
+    SERVE = "serve"
+    DRAIN = "drain"
+    STOP = "stop"
+
+
+class Phase(Enum):
+    """What the controller has derived, and writes. Transitions: `replica.py`."""
+
+    WANTED = "wanted"
+    RESERVED = "reserved"
+    STARTING = "starting"
+    READY = "ready"
+    DRAINING = "draining"
+    STOPPING = "stopping"
+    STOPPED = "stopped"
+    UNPLACEABLE = "unplaceable"
+    BACKOFF = "backoff"
+    FAILED = "failed"
+
+
+class Cause(Enum):
+    """Why a replica exists: kept up by configuration, or started by somebody's request."""
+
+    CONFIGURATION = "configuration"
+    ACTIVATION = "activation"
+
+
+@dataclass(frozen=True)
+class ShardRow:
+    shard_id: ShardId
+    node_id: NodeId
+    rank: int
+    device_ids: tuple[DeviceId, ...]
+    #: Sorted (name, port): "http" always.
+    ports: tuple[tuple[str, int], ...]
+    #: Exit was seen, or the node is LOST: its devices and ports are free again.
+    released: bool = False
+
+    def port(self, name: str) -> int | None:
+        return dict(self.ports).get(name)
+
+
+@dataclass(frozen=True)
+class ReplicaRow:
+    replica_id: ReplicaId
+    model: ModelId
+    profile: str
+    spec_hash: str
+    cause: Cause
+    wish: Wish
+    phase: Phase
+    #: With UNPLACEABLE, BACKOFF, FAILED: why. With DRAINING, STOPPING, STOPPED: on whose behalf.
+    reason: str | None
+    #: With BACKOFF: not before.
+    until: float | None
+    #: Grows with each start of the whole group; an endpoint is (replica, group epoch).
+    group_epoch: int
+    #: Failures since it was last READY for the profile's min_uptime_s.
+    failures: int
+    created_at: float
+    #: Of the present phase.
+    since: float
+    ready_since: float | None
+    #: Bearer credential of this generation, for engines that check one.
+    credential: str | None
+    #: Of the present group epoch; empty while none is placed.
+    shards: tuple[ShardRow, ...] = ()
+    #: Newest last, at most 20 lines: what moved it, for `InvalidTransition` and for people.
+    story: tuple[str, ...] = ()
+
+    @property
+    def endpoint_id(self) -> str:
+        return f"{self.replica_id}@{self.group_epoch}"
+
+    @property
+    def holds_devices(self) -> bool:
+        return any(not shard.released for shard in self.shards)
+
+
+class Schedulability(Enum):
+    SCHEDULABLE = "schedulable"
+    CORDONED = "cordoned"
+    DRAINING = "draining"
+
+
+@dataclass(frozen=True)
+class DeviceRow:
+    """Last known inventory: outlives the session, so that a silent node's claims still count."""
+
+    device_id: DeviceId
+    index: int
+    gpu_class: str
+    memory_total_bytes: int | None
+
+
+@dataclass(frozen=True)
+class NodeRow:
+    node_id: NodeId
+    boot_id: str
+    agent_instance: str
+    version: str
+    address: str
+    fabrics: tuple[str, ...]
+    pool: str | None
+    #: Both inclusive; None: the agent named none, nothing is placed there.
+    engine_ports: tuple[int, int] | None
+    devices: tuple[DeviceRow, ...]
+    schedulability: Schedulability
+    #: Of the newest session ever accepted.
+    session_epoch: SessionEpoch
+    last_heard: float
+    #: Set when judged LOST; cleared when it is heard again and its tombstones are gone.
+    lost_at: float | None
+
+
+@dataclass(frozen=True)
+class Tombstone:
+    """A shard given up with its node. The node takes no work until its exit was seen."""
+
+    node_id: NodeId
+    shard_id: ShardId
+    replica_id: ReplicaId
+    since: float
+
+
+@dataclass(frozen=True)
+class PortQuarantine:
+    """A port just freed: late packets of the old engine's clients must not meet a new one."""
+
+    node_id: NodeId
+    port: int
+    until: float
+
+
+@dataclass(frozen=True)
+class ActivationRow:
+    """One open start of a cold model, however many routers ask."""
+
+    model: ModelId
+    opened_at: float
+    #: Newest ask; nobody asking any more ends it.
+    asked_at: float
+
+
+@dataclass(frozen=True)
+class RouterRow:
+    """A member: counted for idleness until it says goodbye or is forgotten."""
+
+    router_id: RouterId
+    incarnation: str
+    seen_at: float
+
+
+@dataclass(frozen=True)
+class LoadRecord:
+    """Measured start of a (model, profile, class): what an ETA is made of. Newest few are kept."""
+
+    model: ModelId
+    profile: str
+    gpu_class: str
+    seconds: float
+    at: float
+
+
+@dataclass(frozen=True)
+class Stored:
+    """Everything the store holds that decisions need, as of one transaction."""
+
+    nodes: dict[NodeId, NodeRow] = field(default_factory=dict)
+    replicas: dict[ReplicaId, ReplicaRow] = field(default_factory=dict)
+    tombstones: tuple[Tombstone, ...] = ()
+    quarantine: tuple[PortQuarantine, ...] = ()
+    activations: dict[ModelId, ActivationRow] = field(default_factory=dict)
+    routers: dict[RouterId, RouterRow] = field(default_factory=dict)
+    loads: tuple[LoadRecord, ...] = ()
+    #: Stored models as JSON text by name; parsed by `catalog_file.py`.
+    models: dict[ModelId, str] = field(default_factory=dict)
+
+
+class ShardState(Enum):
+    """The agent's word on one shard, as heard."""
+
+    FETCHING = "fetching"
+    VERIFYING = "verifying"
+    LAUNCHING = "launching"
+    LOADING = "loading"
+    SERVING = "serving"
+    DRAINING = "draining"
+    STOPPING = "stopping"
+    EXITED = "exited"
+
+
+@dataclass(frozen=True)
+class Exit:
+    #: Both None when the end was not seen.
+    code: int | None
+    signal: int | None
+    #: "stopped", "crashed", "port_taken", "weights_failed", "never_ready", "orphan", ...
+    reason: str
+    message: str
+
+
+@dataclass(frozen=True)
+class ShardReport:
+    shard_id: ShardId
+    replica_id: ReplicaId
+    group_epoch: int
+    spec_hash: str
+    state: ShardState
+    exit: Exit | None
+    pid: int | None
+    pid_start_ticks: int | None
+    ports: tuple[tuple[str, int], ...]
+    device_ids: tuple[DeviceId, ...]
+    progress: float | None
+    probed: bool
+    #: The engine's own gauge; None: none, or unreadable (then `running_unknown` says why).
+    running: int | None
+    running_unknown: str | None
+    load_s: float | None
+    adopted: bool
+
+
+class DeviceState(Enum):
+    HEALTHY = "healthy"
+    UNHEALTHY = "unhealthy"
+    MISSING = "missing"
+
+
+@dataclass(frozen=True)
+class DeviceReport:
+    device_id: DeviceId
+    index: int
+    gpu_class: str
+    vendor: str
+    memory_total_bytes: int | None
+    memory_used_bytes: int | None
+    foreign_used_bytes: int | None
+    temperature_celsius: float | None
+    power_watts: float | None
+    driver_version: str | None
+    state: DeviceState
+    reason: str | None
+
+
+@dataclass(frozen=True)
+class HeldWeights:
+    model: str
+    version: str
+    size_bytes: int
+    complete: bool
+
+
+@dataclass(frozen=True)
+class NodeHeard:
+    """What one agent said in its newest session of this term. No entry: not heard in this term."""
+
+    node_id: NodeId
+    session_epoch: SessionEpoch
+    #: The stream is open.
+    connected: bool
+    #: Term clock of the newest message.
+    heard_at: float
+    devices: tuple[DeviceReport, ...]
+    shards: dict[ShardId, ShardReport]
+    weights: tuple[HeldWeights, ...]
+    engines: tuple[str, ...]
+    disk_free_bytes: int | None
+
+
+@dataclass(frozen=True)
+class Intervals:
+    """The settings that decisions use; seconds."""
+
+    unreachable_after_s: float = 15.0
+    lost_after_s: float = 300.0
+    learning_window_s: float = 30.0
+    backoff_base_s: float = 5.0
+    backoff_max_s: float = 300.0
+    #: Starts of one group before FAILED.
+    max_failures: int = 6
+    #: An activation that no router repeated for so long is closed.
+    activation_stale_s: float = 30.0
+    port_quarantine_s: float = 60.0
+    router_stale_s: float = 15.0
+    #: Foreign memory from here on makes a device "foreign use", not free.
+    foreign_bytes: int = 512 * 1024 * 1024
+    #: Hold LOST back when more than this share of the nodes is silent together.
+    brake_share: float = 0.5
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """All that a decision may look at. `now` is passed beside it."""
+
+    term: LeaseTerm
+    #: When this leader took over, on the term clock.
+    term_started: float
+    catalog: Catalog
+    stored: Stored
+    heard: dict[NodeId, NodeHeard]
+    activity: Activity
+    #: Endpoint ids that every member router has acknowledged as drained.
+    drained: frozenset[str]
+    #: Model -> requests that routers hold for it, summed over fresh routers.
+    held: dict[ModelId, int]
+    intervals: Intervals

@@ -1,0 +1,109 @@
+"""What the controller needs from outside. Each port has a real adapter and an in-memory one, and one
+contract suite that both pass."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal, Protocol
+
+from llmgw_controller.core.activity import Activity
+from llmgw_controller.core.catalog import Model
+from llmgw_controller.core.plan import Change, Severity
+from llmgw_controller.core.state import Stored
+from llmgw_kit.errors import Conflict
+from llmgw_kit.ids import LeaseTerm
+
+
+class Fenced(Conflict):
+    """The lease ran out or another holds it: stop acting; nothing was written."""
+
+    code_default = "fenced"
+
+
+class ClaimTaken(Conflict):
+    """A device or port of the plan was claimed meanwhile: nothing was written; decide again."""
+
+    code_default = "claim_taken"
+
+
+@dataclass(frozen=True)
+class Lease:
+    """Held by us. `db_now` is the database's clock (unix seconds) when the answer was made."""
+
+    holder: str
+    term: LeaseTerm
+    ttl_s: float
+    db_now: float
+
+
+@dataclass(frozen=True)
+class LeaseView:
+    """Who leads as the store has it, for standbys. `expires_in_s` may be negative: expired."""
+
+    holder: str
+    address: str
+    term: LeaseTerm
+    expires_in_s: float
+
+
+class LeaseStore(Protocol):
+    """One row; the store's clock decides expiry. Uses a connection of its own."""
+
+    async def acquire(self, *, holder: str, address: str, ttl_s: float) -> Lease | None:
+        """Take a lease that is free or expired, under a higher term. None: somebody holds it; also when
+        that is an earlier life of the same holder, whose last write may still be under way."""
+        ...
+
+    async def renew(self, lease: Lease) -> Lease | None:
+        """Extend while still ours and unexpired; None: lost."""
+        ...
+
+    async def release(self, lease: Lease) -> None:
+        """Give it up at once, so that a standby need not wait for the ttl."""
+        ...
+
+    async def read(self) -> LeaseView | None: ...
+
+
+@dataclass(frozen=True)
+class EventRow:
+    event_id: int
+    at: float
+    term: LeaseTerm
+    kind: str
+    subject: str
+    text: str
+    severity: Severity
+
+
+class Store(Protocol):
+    """The truth. Every write carries the term and fails as a whole."""
+
+    @property
+    def kind(self) -> Literal["postgres", "memory"]: ...
+
+    async def load(self) -> Stored:
+        """Everything, as of one moment. Raises Unavailable when the store does not answer."""
+        ...
+
+    async def commit(self, term: LeaseTerm, changes: Sequence[Change]) -> None:
+        """All or nothing. Raises Fenced, ClaimTaken, or Unavailable; after the last the outcome is
+        unknown, and the caller loads again."""
+        ...
+
+    async def events(self, *, since: float | None, subject: str | None, limit: int) -> list[EventRow]:
+        """Newest first."""
+        ...
+
+
+class ActivityReader(Protocol):
+    """Redis. Never raises: what cannot be read is told inside."""
+
+    async def read(self) -> Activity: ...
+
+
+class MirrorClient(Protocol):
+    """The mirror's gRPC."""
+
+    async def fetch(self, model: Model) -> None:
+        """Idempotent. Raises Unavailable or InvalidRequest; logged and repeated on the next pass."""
+        ...
