@@ -1,0 +1,1 @@
+"""Decisions of the data plane: no I/O, no clock, no chance. Imported by relay workers, so nothing heavy."""

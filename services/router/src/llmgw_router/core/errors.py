@@ -1,0 +1,113 @@
+"""Every refusal and interruption the data plane can utter, with its shape on the wire (W01-W17, W24-W30).
+
+A wrong class of status is a real defect: OpenAI clients retry 408, 409, 429 and >= 500 and nothing
+else, so a lifecycle problem sent as 400 is never retried and a permanent one sent as 500 is retried
+for nothing.
+"""
+
+import math
+from dataclasses import dataclass
+from http import HTTPStatus
+
+import msgspec
+
+_json = msgspec.json.Encoder().encode
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """One way to fail. `label` names it in metrics and logs, where a code of null has no name."""
+
+    label: str
+    status: int
+    type: str
+    code: str | None
+    param: str | None = None
+    #: The connection cannot be used again: what follows on it is not a request, or was never read.
+    close: bool = False
+
+
+_INVALID = "invalid_request_error"
+_SERVER = "server_error"
+_UPSTREAM = "upstream_error"
+
+MALFORMED_JSON = Kind("malformed_json", 400, _INVALID, None)
+BAD_MODEL = Kind("bad_model", 400, _INVALID, None, param="model")
+BAD_REQUEST = Kind("bad_request", 400, _INVALID, None, close=True)
+MODEL_NOT_FOUND = Kind("model_not_found", 404, _INVALID, "model_not_found", param="model")
+METHOD_NOT_ALLOWED = Kind("method_not_allowed", 405, _INVALID, "method_not_allowed")
+REQUEST_TIMEOUT = Kind("request_timeout", 408, _INVALID, "request_timeout", close=True)
+TOO_LARGE = Kind("request_too_large", 413, _INVALID, "request_too_large", close=True)
+CONTENT_ENCODING = Kind("unsupported_content_encoding", 415, _INVALID, "unsupported_content_encoding")
+EXPECTATION_FAILED = Kind("expectation_failed", 417, _INVALID, "expectation_failed", close=True)
+HEAD_TOO_LARGE = Kind("request_head_too_large", 431, _INVALID, "request_head_too_large", close=True)
+INTERNAL = Kind("internal_error", 500, _SERVER, "internal_error", close=True)
+NO_UPGRADE = Kind("upgrade_not_supported", 501, _INVALID, "upgrade_not_supported", close=True)
+UNREACHABLE = Kind("upstream_unreachable", 502, _UPSTREAM, "upstream_unreachable")
+UPSTREAM_INVALID = Kind("upstream_invalid_response", 502, _UPSTREAM, "upstream_invalid_response")
+#: The engine refused *our* credential; a caller must not be told that its key is bad (W15).
+UPSTREAM_DENIED = Kind("upstream_denied", 502, _UPSTREAM, "upstream_denied")
+MODEL_LOADING = Kind("model_loading", 503, _SERVER, "model_loading", param="model")
+NO_REPLICA = Kind("no_replica_available", 503, _SERVER, "no_replica_available", param="model")
+STOPPING = Kind("router_stopping", 503, _SERVER, "router_stopping", close=True)
+COLD_AWAY = Kind("service_unavailable", 503, _SERVER, "service_unavailable")
+#: The phase that expired stands in the code (W14, HO09).
+TIMEOUT_CONNECT = Kind("upstream_timeout_connect", 504, _UPSTREAM, "upstream_timeout_connect")
+TIMEOUT_FIRST_BYTE = Kind("upstream_timeout_first_byte", 504, _UPSTREAM, "upstream_timeout_first_byte")
+TIMEOUT_IDLE = Kind("upstream_timeout_idle", 504, _UPSTREAM, "upstream_timeout_idle")
+TIMEOUT_TOTAL = Kind("deadline_exceeded", 504, _UPSTREAM, "deadline_exceeded")
+# After the head has left there is no status any more: these are told in band, or by a cut.
+INTERRUPTED = Kind("stream_interrupted", 502, _UPSTREAM, "stream_interrupted")
+STREAM_IDLE = Kind("stream_idle_timeout", 504, _UPSTREAM, "stream_idle_timeout")
+WRITE_STALL = Kind("client_stalled", 499, _INVALID, "client_stalled")
+
+KINDS: tuple[Kind, ...] = tuple(value for value in globals().values() if isinstance(value, Kind))
+#: Labels of all kinds, in a fixed order: what the metrics count refusals by.
+CODES: tuple[str, ...] = tuple(kind.label for kind in KINDS)
+
+_REASONS = {status.value: status.phrase.encode() for status in HTTPStatus}
+
+
+def reason(status: int) -> bytes:
+    """Reason phrase of an HTTP status, empty for an unknown one (RFC 9112 section 4 allows that)."""
+    return _REASONS.get(status, b"")
+
+
+def body(kind: Kind, message: str, *, code: str | None = None) -> bytes:
+    """The OpenAI error object. `code` overrides the kind's own."""
+    return _json(
+        {"error": {"message": message, "type": kind.type, "param": kind.param, "code": code or kind.code}}
+    )
+
+
+def retry_after(seconds: float | None, *, default_s: float = 5.0) -> int:
+    """`Retry-After` in whole seconds, at least 1 (RFC 9110 section 10.2.3)."""
+    return max(1, math.ceil(default_s if seconds is None else seconds))
+
+
+def answer(
+    kind: Kind,
+    message: str,
+    *,
+    request_id: bytes,
+    code: str | None = None,
+    retry_after_s: int | None = None,
+    allow: bytes | None = None,
+    close: bool = False,
+    head_only: bool = False,
+) -> bytes:
+    """A whole response. The connection ends after it if `close` or the kind says so."""
+    content = body(kind, message, code=code)
+    lines = [
+        b"HTTP/1.1 %d %b" % (kind.status, reason(kind.status)),
+        b"content-type: application/json",
+        b"content-length: %d" % len(content),
+        b"x-request-id: " + request_id,
+    ]
+    if retry_after_s is not None:
+        lines.append(b"retry-after: %d" % retry_after_s)
+    if allow is not None:
+        lines.append(b"allow: " + allow)
+    if close or kind.close:
+        lines.append(b"connection: close")
+    return b"\r\n".join(lines) + b"\r\n\r\n" + (b"" if head_only else content)

@@ -1,0 +1,260 @@
+"""The channel between the supervisor and one relay worker: frames of length-prefixed msgpack.
+
+Both ends are one build of one program, so there is no versioning here. Whole snapshots
+travel down, never differences: a worker that was restarted, or that missed nothing, ends up
+the same. What goes up are facts the worker alone knows; losing one costs at most a tick.
+"""
+
+import struct
+from collections.abc import Iterator
+from enum import Enum
+
+import msgspec
+
+#: Frames longer than this are a bug on the other side, not a big table: 400 endpoints are about 100 KB.
+MAX_FRAME_BYTES = 64 * 1024 * 1024
+
+_LENGTH = struct.Struct(">I")
+
+
+class Availability(Enum):
+    """What the catalog says of a model; an endpoint in the table beats every one of these."""
+
+    READY = "ready"
+    STARTING = "starting"
+    COLD = "cold"
+    #: Wanted but cannot run now; `ModelRow.reason` says why.
+    UNAVAILABLE = "unavailable"
+
+
+class EndpointRow(msgspec.Struct, frozen=True, kw_only=True):
+    """Where one ready replica answers. `endpoint_id` is replica id "@" group epoch."""
+
+    endpoint_id: str
+    replica_id: str
+    group_epoch: int
+    model: str
+    #: Further models it answers to under their own names (a static endpoint may serve several).
+    also_models: tuple[str, ...] = ()
+    host: str
+    port: int
+    #: Prefix of every path asked there: "" or "/something", without a trailing slash.
+    base_path: str = ""
+    tls: bool = False
+    pool: str = "static"
+    #: Share of the load relative to others of the model; at least 1.
+    weight: int = 1
+    #: Takes no new requests; what runs is finished.
+    draining: bool = False
+    #: Sent as `Authorization: Bearer`; never logged, never shown.
+    credential: str | None = None
+    #: Column in the slots. None until the supervisor's WorkerPool assigned one: callers leave it out.
+    slot: int | None = None
+
+    def __repr__(self) -> str:
+        state = " draining" if self.draining else ""
+        return f"<endpoint {self.endpoint_id} {self.model} {self.host}:{self.port}{self.base_path}{state}>"
+
+
+class ModelRow(msgspec.Struct, frozen=True, kw_only=True):
+    """One configured model, up or not."""
+
+    name: str
+    aliases: tuple[str, ...] = ()
+    availability: Availability = Availability.READY
+    reason: str | None = None
+    #: A request may start it.
+    activatable: bool = False
+    #: How long a request may be held, and how many, in this whole router (the pool divides by workers).
+    hold_timeout_s: float = 0.0
+    max_held: int = 0
+    #: Until ready, from measured loads. None: nothing was measured.
+    eta_s: float | None = None
+    #: What a refused client is told; None: derived from eta_s.
+    retry_after_s: float | None = None
+
+
+class Limits(msgspec.Struct, frozen=True, kw_only=True):
+    """Bounds and deadlines of the data plane. Seconds and bytes; None switches a deadline off."""
+
+    max_body_bytes: int = 64 * 1024 * 1024
+    max_head_bytes: int = 32 * 1024
+    #: From the first byte of a request (or the accept) to the end of its headers.
+    request_head_s: float = 10.0
+    #: Longest silence while a request body is being sent to us.
+    request_body_idle_s: float = 60.0
+    #: A kept-alive client connection without a request. Longer than a usual load balancer's 60 s (W55).
+    keepalive_s: float = 75.0
+    connect_s: float = 5.0
+    #: From the request's departure to the first byte of the answer's body: a prompt is computed meanwhile.
+    first_byte_s: float | None = 600.0
+    #: Longest silence between two reads of an answer.
+    idle_s: float | None = 120.0
+    #: Longest time in which a client takes nothing while bytes wait for it.
+    write_stall_s: float | None = 120.0
+    total_s: float | None = 3600.0
+    #: A pooled upstream connection is closed after this; below uvicorn's 5 s (W54).
+    upstream_idle_s: float = 4.0
+    #: Pooled idle connections kept per endpoint and worker.
+    upstream_idle_max: int = 256
+    #: Other endpoints tried after the first, while nothing has reached the client.
+    max_retries: int = 2
+    #: Bytes that may wait in user space for one slow client before its engine is paused.
+    high_water_bytes: int = 256 * 1024
+    #: Longest wait for the cold application's first byte.
+    cold_first_byte_s: float = 60.0
+
+
+class Configure(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """First frame down, exactly once."""
+
+    worker: int
+    workers: int
+    slot_capacity: int
+    limits: Limits
+    #: Unix socket of the cold application.
+    cold_socket: str
+    #: Send AccessRecords up.
+    access_log: bool = False
+
+
+class TableUpdate(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """The whole table. `term` and `version` are the controller's, None when the table is static."""
+
+    endpoints: tuple[EndpointRow, ...] = ()
+    models: tuple[ModelRow, ...] = ()
+    term: int | None = None
+    version: int | None = None
+    #: Counts pushes of one supervisor; set by the WorkerPool.
+    seq: int = 0
+
+
+class Drain(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """Accept no connection any more, finish what runs within `deadline_s`, then exit 0."""
+
+    deadline_s: float
+    #: Requests on kept-alive connections are still served for this long, with `Connection: close`.
+    grace_s: float = 1.0
+
+
+class Stop(msgspec.Struct, frozen=True, tag=True):
+    """Exit at once."""
+
+
+class ActivationRefused(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """Answer everything held for `model` with 503 and this story. `code` None: model_loading."""
+
+    model: str
+    text: str
+    code: str | None = None
+    retry_after_s: float | None = None
+
+
+class Started(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    pid: int
+    worker: int
+
+
+class Applied(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """From here on every pick of this worker is made from push `seq` or a later one."""
+
+    seq: int
+    term: int | None
+    version: int | None
+
+
+class Want(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """`waiting` requests are held for `model`; sent at the first and when the number changes much."""
+
+    model: str
+    waiting: int
+
+
+class Unwant(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """Nobody waits for `model` any more: served, refused, timed out or gone."""
+
+    model: str
+
+
+class DrainedEndpoints(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """These are draining, or gone, in push `seq`, and nothing of this worker runs there."""
+
+    seq: int
+    endpoint_ids: tuple[str, ...]
+
+
+class LogLine(msgspec.Struct, frozen=True, array_like=True):
+    level: int
+    text: str
+
+
+class LogLines(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    lines: tuple[LogLine, ...]
+
+
+class AccessRecord(msgspec.Struct, frozen=True, array_like=True):
+    """One finished exchange. Status 499: the client left first. Times in milliseconds."""
+
+    at_unix_s: float
+    request_id: str
+    method: str
+    #: Normalised, without its query: a query may hold what should not be logged.
+    path: str
+    status: int
+    #: Of our own refusal or interruption; None when the engine's answer went through.
+    code: str | None
+    model: str | None
+    endpoint_id: str | None
+    bytes_in: int
+    bytes_out: int
+    ttft_ms: float | None
+    duration_ms: float
+    retries: int
+
+
+class AccessRecords(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    records: tuple[AccessRecord, ...]
+
+
+Down = Configure | TableUpdate | Drain | Stop | ActivationRefused
+Up = Started | Applied | Want | Unwant | DrainedEndpoints | LogLines | AccessRecords
+
+decode_down = msgspec.msgpack.Decoder(Down).decode
+decode_up = msgspec.msgpack.Decoder(Up).decode
+_encode = msgspec.msgpack.Encoder().encode
+
+
+class ChannelBroken(Exception):
+    """The other end sent what cannot be a frame; the channel is of no further use."""
+
+
+def pack(message: Down | Up) -> bytes:
+    """One frame. Raises ChannelBroken when it would be longer than MAX_FRAME_BYTES."""
+    body = _encode(message)
+    if len(body) > MAX_FRAME_BYTES:
+        raise ChannelBroken(f"{type(message).__name__} of {len(body)} bytes exceeds {MAX_FRAME_BYTES}")
+    return _LENGTH.pack(len(body)) + body
+
+
+class Frames:
+    """Cuts a byte stream into frame bodies, however the bytes arrive."""
+
+    __slots__ = ("_buffer",)
+
+    def __init__(self) -> None:
+        self._buffer = bytearray()
+
+    def feed(self, data: bytes) -> Iterator[bytes]:
+        """Bodies completed by `data`. Raises ChannelBroken on an impossible length."""
+        buffer = self._buffer
+        buffer += data
+        while len(buffer) >= _LENGTH.size:
+            (length,) = _LENGTH.unpack_from(buffer)
+            if length > MAX_FRAME_BYTES:
+                raise ChannelBroken(f"frame announces {length} bytes; at most {MAX_FRAME_BYTES} are possible")
+            end = _LENGTH.size + length
+            if len(buffer) < end:
+                return
+            body = bytes(buffer[_LENGTH.size : end])
+            del buffer[:end]
+            yield body

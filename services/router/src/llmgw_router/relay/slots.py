@@ -1,0 +1,195 @@
+"""Numbers that outlive a worker: shared memory the supervisor owns, one writer per row.
+
+Row w belongs to worker w, column s to the endpoint that holds slot s; each cell is a signed
+64-bit integer, aligned, so that a reader sees the old value or the new one. The supervisor
+reads all rows and writes only where no worker can: a column no worker's table names any more,
+and the row of a worker whose process is gone.
+
+`last_touch` is CLOCK_MONOTONIC in nanoseconds, which is one clock for all processes of a
+machine; 0 is "never", and leaves this module as None.
+"""
+
+import mmap
+import os
+from bisect import bisect_left
+from dataclasses import dataclass
+
+from llmgw_router.core.errors import CODES
+
+_CELL_BYTES = 8
+
+#: Upper bounds of the histograms' buckets in milliseconds; one more bucket takes what is above.
+TTFT_BUCKETS_MS = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1_000, 2_000, 5_000, 10_000, 30_000, 60_000, 300_000)
+DURATION_BUCKETS_MS = (
+    5,
+    10,
+    20,
+    50,
+    100,
+    200,
+    500,
+    1_000,
+    2_000,
+    5_000,
+    10_000,
+    30_000,
+    60_000,
+    300_000,
+    1_800_000,
+)
+
+_PLAIN = (
+    # Finished exchanges by class of status; client_gone is 499: the client left first.
+    "answers_2xx",
+    "answers_3xx",
+    "answers_4xx",
+    "answers_5xx",
+    "client_gone",
+    # Of these, answers of an engine that were event streams.
+    "streams",
+    # Streams ended by an error event of ours.
+    "streams_broken",
+    # A pooled connection had been closed by the engine; asked again, nobody blamed.
+    "retries_stale",
+    # Asked again at another endpoint.
+    "retries_other",
+    "cold_requests",
+    "bytes_from_clients",
+    "bytes_to_clients",
+    "connections_accepted",
+    "upstream_connects",
+    "tables_applied",
+    "log_lines_dropped",
+    "ttft_sum_us",
+    "duration_sum_us",
+    # These two go down again. Cleared by the supervisor when the worker is gone.
+    "connections_open",
+    "requests_held",
+    "requests_running",
+)
+GAUGES = ("connections_open", "requests_held", "requests_running")
+
+#: Every counter of a worker's row, in order. Own refusals are counted by their code besides.
+COUNTERS: tuple[str, ...] = (
+    *_PLAIN,
+    *(f"refused_{code}" for code in CODES),
+    *(f"ttft_le_{bound}" for bound in TTFT_BUCKETS_MS),
+    "ttft_le_inf",
+    *(f"duration_le_{bound}" for bound in DURATION_BUCKETS_MS),
+    "duration_le_inf",
+)
+COUNTER = {name: index for index, name in enumerate(COUNTERS)}
+TTFT_BASE = COUNTER[f"ttft_le_{TTFT_BUCKETS_MS[0]}"]
+DURATION_BASE = COUNTER[f"duration_le_{DURATION_BUCKETS_MS[0]}"]
+
+#: Columns kept per endpoint: running now, picked ever, newest pick or release,
+#: failed before a byte of the answer, broken in mid-answer.
+IN_FLIGHT, PICKS, LAST_TOUCH, FAILED, BROKEN = range(5)
+_FIELDS = 5
+
+#: Counters take a fixed room so that adding one does not move the columns.
+_COUNTER_ROOM = 256
+if len(COUNTERS) > _COUNTER_ROOM:
+    raise AssertionError(
+        f"{len(COUNTERS)} counters do not fit into {_COUNTER_ROOM} cells: raise _COUNTER_ROOM"
+    )
+
+
+def bucket(bounds: tuple[int, ...], milliseconds: float) -> int:
+    """Index of the bucket `milliseconds` falls into; len(bounds) is "above all"."""
+    return bisect_left(bounds, milliseconds)
+
+
+@dataclass(frozen=True, slots=True)
+class EndpointActivity:
+    """Sums over all workers for one endpoint."""
+
+    in_flight: int
+    picks: int
+    #: CLOCK_MONOTONIC of the newest pick or release; None: never asked.
+    last_touch_ns: int | None
+    failed: int
+    broken: int
+
+
+class Slots:
+    """The whole memory, seen by either side. Create once in the supervisor, attach by fd in a worker."""
+
+    def __init__(self, fd: int, *, workers: int, capacity: int) -> None:
+        self.fd = fd
+        self.workers = workers
+        self.capacity = capacity
+        self._row_cells = _COUNTER_ROOM + _FIELDS * capacity
+        self._map = mmap.mmap(fd, self.size_bytes(workers, capacity))
+        self._cells = memoryview(self._map).cast("q")
+
+    @staticmethod
+    def size_bytes(workers: int, capacity: int) -> int:
+        return workers * (_COUNTER_ROOM + _FIELDS * capacity) * _CELL_BYTES
+
+    @classmethod
+    def create(cls, *, workers: int, capacity: int) -> "Slots":
+        """Fresh zeroed memory behind an anonymous file; pages never touched cost nothing."""
+        fd = os.memfd_create("llmgw-router-slots", os.MFD_CLOEXEC)
+        os.ftruncate(fd, cls.size_bytes(workers, capacity))
+        return cls(fd, workers=workers, capacity=capacity)
+
+    def close(self) -> None:
+        self._cells.release()
+        self._map.close()
+        os.close(self.fd)
+
+    def counters_of(self, worker: int) -> memoryview:
+        """Writable view of one worker's counters, indexed by COUNTER."""
+        start = worker * self._row_cells
+        return self._cells[start : start + _COUNTER_ROOM]
+
+    def column_of(self, worker: int, field: int) -> memoryview:
+        """Writable view of one field of one worker, indexed by slot."""
+        start = worker * self._row_cells + _COUNTER_ROOM + field * self.capacity
+        return self._cells[start : start + self.capacity]
+
+    def activity(self, slot: int) -> EndpointActivity:
+        """Sums and newest touch of one slot over all workers."""
+        cells, step, capacity = self._cells, self._row_cells, self.capacity
+        at = _COUNTER_ROOM + slot
+        sums = [0] * _FIELDS
+        newest = 0
+        for _ in range(self.workers):
+            for field in (IN_FLIGHT, PICKS, FAILED, BROKEN):
+                sums[field] += cells[at + field * capacity]
+            newest = max(newest, cells[at + LAST_TOUCH * capacity])
+            at += step
+        return EndpointActivity(sums[IN_FLIGHT], sums[PICKS], newest or None, sums[FAILED], sums[BROKEN])
+
+    def totals(self) -> dict[str, int]:
+        """Every counter summed over the workers."""
+        cells, step = self._cells, self._row_cells
+        return {
+            name: sum(cells[worker * step + index] for worker in range(self.workers))
+            for name, index in COUNTER.items()
+        }
+
+    def clear_slot(self, slot: int) -> None:
+        """Make a column ready for another endpoint. Only while no worker's table names it."""
+        for worker in range(self.workers):
+            for field in range(_FIELDS):
+                self._cells[worker * self._row_cells + _COUNTER_ROOM + field * self.capacity + slot] = 0
+
+    def bury(self, worker: int, *, died_at_ns: int) -> int:
+        """Settle the row of a worker whose process is gone; returns how many requests died with it.
+
+        What ran there was in use until that moment, so the moment becomes its last touch.
+        """
+        in_flight = self.column_of(worker, IN_FLIGHT)
+        touched = self.column_of(worker, LAST_TOUCH)
+        lost = 0
+        for slot in range(self.capacity):
+            if in_flight[slot]:
+                lost += in_flight[slot]
+                in_flight[slot] = 0
+                touched[slot] = max(touched[slot], died_at_ns)
+        counters = self.counters_of(worker)
+        for name in GAUGES:
+            counters[COUNTER[name]] = 0
+        return lost

@@ -1,0 +1,1 @@
+"""How the router's supervisor starts, feeds, watches and replaces its relay workers."""

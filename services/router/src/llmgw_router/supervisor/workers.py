@@ -1,0 +1,381 @@
+"""The pool of relay workers: started, fed with tables, listened to, replaced when they die.
+
+A worker that dies takes nothing along but the connections it held: its listening socket stays
+open here, so that what queues there meanwhile is served by its successor; its row in the slots
+is settled; its counters go on. One that dies again and again loses the socket until the next
+try, because the others should get those connections then.
+"""
+
+import asyncio
+import logging
+import socket
+import time
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from llmgw_router.relay import ipc
+from llmgw_router.relay.slots import EndpointActivity, Slots
+from llmgw_router.supervisor.link import WorkerProcess
+from llmgw_router.supervisor.ports import Address, address_of, listen_beside, reserve
+from llmgw_router.supervisor.slot_book import SlotBook
+
+logger = logging.getLogger(__name__)
+
+#: A life this long forgives the deaths before it.
+_SETTLED_S = 30.0
+_BACKOFF_FIRST_S = 0.1
+_BACKOFF_MOST_S = 5.0
+#: From here on a dead worker's socket is closed until it is back.
+_DEATHS_KEEPING_SOCKET = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PoolConfig:
+    """What a pool is made of. `host` "*" listens on every family the kernel has."""
+
+    workers: int
+    host: str
+    port: int
+    #: Unix socket where the supervisor serves what the workers do not.
+    cold_socket: str
+    limits: ipc.Limits = field(default_factory=ipc.Limits)
+    access_log: bool = False
+    #: Most endpoints of one router; each costs 40 bytes a worker.
+    slot_capacity: int = 4096
+    backlog: int = 4096
+    start_timeout_s: float = 20.0
+
+
+class WorkerEvents(Protocol):
+    """What the pool tells, summed up over its workers; called on the loop, must not block."""
+
+    def want(self, model: str, waiting: int) -> None:
+        """`waiting` requests are held for a model that has no routable endpoint."""
+
+    def unwant(self, model: str) -> None:
+        """Nobody waits for it any more."""
+
+    def applied(self, update: ipc.TableUpdate) -> None:
+        """Every worker picks from this push, or a later one."""
+
+    def drained(self, endpoint_ids: frozenset[str]) -> None:
+        """Draining at every worker, and nothing of this router runs there. Told once per drain mark."""
+
+    def access(self, records: Sequence[ipc.AccessRecord]) -> None:
+        """Finished exchanges, in batches; only with PoolConfig.access_log."""
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerView:
+    """One worker as the admin pages show it."""
+
+    worker: int
+    #: None: no process at this moment.
+    pid: int | None
+    serving: bool
+    applied_seq: int | None
+    deaths: int
+
+
+class _Seat:
+    """A worker's place, whoever sits there."""
+
+    def __init__(self, worker: int) -> None:
+        self.worker = worker
+        self.process: WorkerProcess | None = None
+        self.listeners: list[socket.socket] = []
+        self.serving = asyncio.Event()
+        self.applied_seq: int | None = None
+        self.wants: dict[str, int] = {}
+        self.deaths = 0
+        self.recent_deaths = 0
+        self.spawned_at = 0.0
+        self.respawn: asyncio.Task[None] | None = None
+
+
+class WorkerPool:
+    """Owns the client port and the workers behind it. Use: start, push_table…, drain or stop."""
+
+    def __init__(
+        self, config: PoolConfig, events: WorkerEvents, *, monotonic: Callable[[], float] = time.monotonic
+    ) -> None:
+        if config.workers < 1:
+            raise ValueError(f"a router needs at least one relay worker, not {config.workers}")
+        self._config = config
+        self._events = events
+        self._monotonic = monotonic
+        self._slots = Slots.create(workers=config.workers, capacity=config.slot_capacity)
+        self._book = SlotBook(self._slots)
+        self._seats = [_Seat(worker) for worker in range(config.workers)]
+        self._reserved: list[socket.socket] = []
+        self._table = ipc.TableUpdate()
+        self._told_applied = 0
+        #: Draining endpoints whose end was not told yet.
+        self._draining: set[str] = set()
+        self._told_drained: set[str] = set()
+        self._stopping = False
+
+    @property
+    def addresses(self) -> list[Address]:
+        """Where clients connect; the real ports when 0 was asked for. Empty before start."""
+        return [address_of(sock) for sock in self._reserved]
+
+    @property
+    def workers(self) -> list[WorkerView]:
+        return [
+            WorkerView(
+                seat.worker,
+                seat.process.pid if seat.process else None,
+                seat.serving.is_set(),
+                seat.applied_seq,
+                seat.deaths,
+            )
+            for seat in self._seats
+        ]
+
+    async def start(self) -> None:
+        """Take the port, start every worker, and return when all of them accept connections.
+
+        Raises PortTaken, or TimeoutError when a worker does not come up; nothing is left running then.
+        """
+        self._reserved = reserve(self._config.host, self._config.port)
+        try:
+            for seat in self._seats:
+                await self._spawn(seat)
+            async with asyncio.timeout(self._config.start_timeout_s):
+                for seat in self._seats:
+                    await seat.serving.wait()
+        except TimeoutError as error:
+            await self.stop()
+            raise TimeoutError(
+                f"relay workers did not come up within {self._config.start_timeout_s} s; their stderr says why"
+            ) from error
+        except BaseException:
+            await self.stop()
+            raise
+
+    def push_table(self, update: ipc.TableUpdate) -> None:
+        """Give every worker a whole table. Slots are assigned here; `seq` is counted here."""
+        seq = self._table.seq + 1
+        rows, homeless = self._book.assign(update.endpoints, seq=seq)
+        if homeless:
+            logger.error(
+                "%d endpoints left out of the table: only %d fit; first: %s. Raise slot_capacity.",
+                len(homeless),
+                self._config.slot_capacity,
+                homeless[0].endpoint_id,
+            )
+        self._table = ipc.TableUpdate(
+            endpoints=tuple(rows), models=update.models, term=update.term, version=update.version, seq=seq
+        )
+        self._draining = {row.endpoint_id for row in rows if row.draining}
+        self._told_drained &= self._draining
+        for seat in self._seats:
+            if seat.process is not None:
+                seat.process.send(self._table)
+
+    def refuse(self, refusal: ipc.ActivationRefused) -> None:
+        """Answer every request held for the model, in every worker, with this."""
+        for seat in self._seats:
+            if seat.process is not None:
+                seat.process.send(refusal)
+
+    def activity(self) -> list[tuple[ipc.EndpointRow, EndpointActivity]]:
+        """In-flight, picks and newest touch of every endpoint, summed over the workers."""
+        return self._book.activity()
+
+    def totals(self) -> dict[str, int]:
+        """Every worker counter of relay/slots.py, summed; never goes down but for the gauges."""
+        return self._slots.totals()
+
+    async def drain(self, deadline_s: float, *, grace_s: float = 1.0) -> None:
+        """Accept nothing new, let what runs finish for `deadline_s`, and return when all workers are gone."""
+        self._stopping = True
+        # Our copies first: a socket that still listens here would go on filling a queue nobody serves.
+        for seat in self._seats:
+            self._close_listeners(seat)
+            if seat.respawn is not None:
+                seat.respawn.cancel()
+            if seat.process is not None:
+                seat.process.send(ipc.Drain(deadline_s=deadline_s, grace_s=grace_s))
+        await self._await_exits(deadline_s + 2.0)
+        self._release()
+
+    async def stop(self) -> None:
+        """End all workers at once, running requests included."""
+        self._stopping = True
+        for seat in self._seats:
+            self._close_listeners(seat)
+            if seat.respawn is not None:
+                seat.respawn.cancel()
+            if seat.process is not None:
+                seat.process.send(ipc.Stop())
+        await self._await_exits(2.0)
+        self._release()
+
+    async def _await_exits(self, timeout_s: float) -> None:
+        leaving = [seat.process for seat in self._seats if seat.process is not None]
+        try:
+            async with asyncio.timeout(timeout_s):
+                for process in leaving:
+                    await process.exited.wait()
+        except TimeoutError:
+            for process in leaving:
+                if not process.exited.is_set():
+                    logger.warning("relay worker %d did not end in %.1f s; killed", process.pid, timeout_s)
+                    process.kill()
+            for process in leaving:
+                await process.exited.wait()
+
+    def _release(self) -> None:
+        for sock in self._reserved:
+            sock.close()
+        self._reserved = []
+
+    def close(self) -> None:
+        """Give the shared memory back, after drain or stop; activity and totals end here."""
+        self._slots.close()
+
+    # --- one worker's life
+
+    async def _spawn(self, seat: _Seat) -> None:
+        if not seat.listeners:
+            seat.listeners = [listen_beside(sock, backlog=self._config.backlog) for sock in self._reserved]
+        seat.serving.clear()
+        seat.applied_seq = None
+        seat.spawned_at = self._monotonic()
+        seat.process = await WorkerProcess.spawn(
+            slots_fd=self._slots.fd,
+            listeners=seat.listeners,
+            on_message=lambda message: self._heard(seat, message),
+            on_exit=lambda returncode: self._exited(seat, returncode),
+        )
+        seat.process.send(
+            ipc.Configure(
+                worker=seat.worker,
+                workers=self._config.workers,
+                slot_capacity=self._config.slot_capacity,
+                limits=self._config.limits,
+                cold_socket=self._config.cold_socket,
+                access_log=self._config.access_log,
+            )
+        )
+        # Before it listens, so that its first request already meets a table.
+        seat.process.send(self._table)
+
+    def _exited(self, seat: _Seat, returncode: int) -> None:
+        pid = seat.process.pid if seat.process else None
+        seat.process = None
+        seat.serving.clear()
+        seat.applied_seq = None
+        lost = self._slots.bury(seat.worker, died_at_ns=time.monotonic_ns())
+        for model in list(seat.wants):
+            self._note_want(seat, model, 0)
+        self._settle()
+        if self._stopping:
+            return
+        seat.deaths += 1
+        lived_s = self._monotonic() - seat.spawned_at
+        seat.recent_deaths = 1 if lived_s >= _SETTLED_S else seat.recent_deaths + 1
+        delay_s = min(_BACKOFF_MOST_S, _BACKOFF_FIRST_S * 2.0 ** (seat.recent_deaths - 1))
+        if seat.recent_deaths > _DEATHS_KEEPING_SOCKET:
+            self._close_listeners(seat)
+        logger.error(
+            "relay worker %d (pid %s) ended with %d after %.1f s, %d requests lost; next one in %.1f s",
+            seat.worker,
+            pid,
+            returncode,
+            lived_s,
+            lost,
+            delay_s,
+        )
+        seat.respawn = asyncio.get_running_loop().create_task(self._respawn(seat, delay_s))
+
+    async def _respawn(self, seat: _Seat, delay_s: float) -> None:
+        while True:
+            await asyncio.sleep(delay_s)
+            try:
+                await self._spawn(seat)
+            except OSError as error:
+                # Out of descriptors or processes: as likely to pass as a crash is.
+                delay_s = _BACKOFF_MOST_S
+                logger.error(
+                    "relay worker %d cannot be started: %s; next try in %.1f s", seat.worker, error, delay_s
+                )
+            else:
+                return
+
+    def _close_listeners(self, seat: _Seat) -> None:
+        for sock in seat.listeners:
+            sock.close()
+        seat.listeners = []
+
+    # --- what workers say
+
+    def _heard(self, seat: _Seat, message: ipc.Up) -> None:
+        match message:
+            case ipc.Started():
+                seat.serving.set()
+            case ipc.Applied(seq=seq):
+                seat.applied_seq = seq
+                self._settle()
+            case ipc.Want(model=model, waiting=waiting):
+                self._note_want(seat, model, waiting)
+            case ipc.Unwant(model=model):
+                self._note_want(seat, model, 0)
+            case ipc.DrainedEndpoints():
+                self._settle()
+            case ipc.LogLines(lines=lines):
+                for line in lines:
+                    logger.log(line.level, "worker %d: %s", seat.worker, line.text)
+            case ipc.AccessRecords(records=records):
+                self._events.access(records)
+
+    def _note_want(self, seat: _Seat, model: str, waiting: int) -> None:
+        before = self._waiting()[model]
+        if waiting:
+            seat.wants[model] = waiting
+        else:
+            seat.wants.pop(model, None)
+        now = self._waiting()[model]
+        if now and now != before:
+            self._events.want(model, now)
+        elif before and not now:
+            self._events.unwant(model)
+
+    def _waiting(self) -> defaultdict[str, int]:
+        waiting: defaultdict[str, int] = defaultdict(int)
+        for seat in self._seats:
+            for model, count in seat.wants.items():
+                waiting[model] += count
+        return waiting
+
+    @property
+    def held(self) -> dict[str, int]:
+        """Requests held per model, over all workers."""
+        return dict(self._waiting())
+
+    def _settle(self) -> None:
+        """Tell what has become true of all workers at once: a push applied, a drain seen through."""
+        applied = [seat.applied_seq for seat in self._seats if seat.process is not None]
+        known = [seq for seq in applied if seq is not None]
+        if not known or len(known) < len(applied):
+            # One is starting: it may still pick from an older table than the newest.
+            return
+        slowest = min(known)
+        self._book.reclaim(applied_seq=slowest)
+        if slowest != self._table.seq:
+            return
+        if slowest > self._told_applied:
+            self._told_applied = slowest
+            self._events.applied(self._table)
+        done = frozenset(
+            endpoint_id
+            for endpoint_id in self._draining - self._told_drained
+            if self._book.in_flight(endpoint_id) == 0
+        )
+        if done:
+            self._told_drained |= done
+            self._events.drained(done)
