@@ -11,6 +11,16 @@ from collections.abc import Callable, Sequence
 from llmgw_router.relay.ipc import ChannelBroken, Down, Frames, Up, decode_up, pack
 
 
+def _popen(fds: Sequence[int]) -> subprocess.Popen[bytes]:
+    # Returns when the exec has happened (vfork), a few milliseconds; no thread of ours runs in the child.
+    return subprocess.Popen(
+        [sys.executable, "-m", "llmgw_router.relay.worker", *(str(fd) for fd in fds)],
+        stdin=subprocess.DEVNULL,
+        pass_fds=fds,
+        start_new_session=True,
+    )
+
+
 class _Channel(asyncio.Protocol):
     """Frames from the worker, decoded and handed on."""
 
@@ -67,12 +77,7 @@ class WorkerProcess:
         try:
             ours.setblocking(False)
             fds = [theirs.fileno(), slots_fd, *(sock.fileno() for sock in listeners)]
-            process = subprocess.Popen(
-                [sys.executable, "-m", "llmgw_router.relay.worker", *(str(fd) for fd in fds)],
-                stdin=subprocess.DEVNULL,
-                pass_fds=fds,
-                start_new_session=True,
-            )
+            process = _popen(fds)
         except BaseException:
             ours.close()
             raise

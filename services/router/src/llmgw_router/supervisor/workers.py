@@ -150,7 +150,7 @@ class WorkerPool:
         except TimeoutError as error:
             await self.stop()
             raise TimeoutError(
-                f"relay workers did not come up within {self._config.start_timeout_s} s; their stderr says why"
+                f"relay workers not up within {self._config.start_timeout_s} s; their stderr says why"
             ) from error
         except BaseException:
             await self.stop()
