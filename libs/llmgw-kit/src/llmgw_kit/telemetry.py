@@ -3,6 +3,7 @@
 import asyncio
 import socket
 from collections.abc import Awaitable, Callable
+from typing import Any
 
 from aiohttp import web
 from prometheus_client import CollectorRegistry, GCCollector, PlatformCollector, ProcessCollector
@@ -48,14 +49,98 @@ def metrics_route(registry: CollectorRegistry) -> web.RouteDef:
     return web.get("/metrics", metrics)
 
 
+class _TimedHandler(web.RequestHandler):
+    """Closes a connection whose request head does not arrive in time; aiohttp itself waits for ever.
+
+    Counted from the accept for the first request, and from the first byte of the head for a later one:
+    between two requests the keep-alive time applies. Bodies and answers are not its business."""
+
+    __slots__ = ("_head_timeout_s", "_head_timer")
+
+    def __init__(self, manager: web.Server, *, head_timeout_s: float, **kwargs: Any) -> None:
+        super().__init__(manager, **kwargs)
+        self._head_timeout_s = head_timeout_s
+        self._head_timer: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        super().connection_made(transport)
+        self._arm()
+
+    def data_received(self, data: bytes) -> None:
+        complete_before = self._request_count
+        super().data_received(data)
+        if self._request_count > complete_before:
+            self._disarm()
+        elif self._head_timer is None and self._waiter is not None and not self._waiter.done():
+            # It waits for a request, and these bytes were not yet a whole head.
+            self._arm()
+
+    def connection_lost(self, exc: BaseException | None) -> None:
+        self._disarm()
+        super().connection_lost(exc)
+
+    def _arm(self) -> None:
+        self._head_timer = self._loop.call_later(self._head_timeout_s, self.force_close)
+
+    def _disarm(self) -> None:
+        if self._head_timer is not None:
+            self._head_timer.cancel()
+            self._head_timer = None
+
+
+class _TimedSite(web.BaseSite):
+    """One bound socket, TCP or unix, served by handlers with a time limit for heads."""
+
+    __slots__ = ("_head_timeout_s", "_sock")
+
+    def __init__(self, runner: web.AppRunner, sock: socket.socket, *, head_timeout_s: float) -> None:
+        super().__init__(runner)
+        self._sock = sock
+        self._head_timeout_s = head_timeout_s
+
+    @property
+    def name(self) -> str:
+        return f"http on {self._sock.getsockname()}"
+
+    async def start(self) -> None:
+        await super().start()
+        server = self._runner.server
+        assert server is not None
+        loop = asyncio.get_running_loop()
+
+        def handler() -> _TimedHandler:
+            return _TimedHandler(
+                server, head_timeout_s=self._head_timeout_s, loop=server._loop, **server._kwargs
+            )
+
+        # uvloop opens a given socket as what the method is for: a unix socket is no TCP server.
+        if self._sock.family == socket.AF_UNIX:
+            self._server = await loop.create_unix_server(handler, sock=self._sock)
+        else:
+            self._server = await loop.create_server(handler, sock=self._sock)
+
+
 async def serve_http(
-    app: web.Application, sockets: list[socket.socket], *, shutdown_s: float = 3.0
+    app: web.Application,
+    sockets: list[socket.socket],
+    *,
+    shutdown_s: float = 3.0,
+    head_timeout_s: float = HEADER_TIMEOUT_S,
+    handler_cancellation: bool = False,
 ) -> web.AppRunner:
-    """Serve an application on bound sockets. `cleanup()` of the result ends it."""
+    """Serve an application on bound sockets. `cleanup()` of the result ends it.
+
+    `head_timeout_s` limits how long a request head may take (M4). With `handler_cancellation` a handler
+    is cancelled when its client leaves."""
     runner = web.AppRunner(
-        app, access_log=None, handle_signals=False, shutdown_timeout=shutdown_s, keepalive_timeout=75.0
+        app,
+        access_log=None,
+        handle_signals=False,
+        shutdown_timeout=shutdown_s,
+        keepalive_timeout=75.0,
+        handler_cancellation=handler_cancellation,
     )
     await runner.setup()
     for sock in sockets:
-        await web.SockSite(runner, sock).start()
+        await _TimedSite(runner, sock, head_timeout_s=head_timeout_s).start()
     return runner
