@@ -9,6 +9,7 @@ from pathlib import Path
 
 import psutil
 import pytest
+
 from llmgw_kit.testing.processes import Cage, ChildFailed
 
 SLEEPER = [sys.executable, "-c", "import time; print('up', flush=True); time.sleep(600)"]

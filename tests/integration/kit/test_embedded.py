@@ -9,6 +9,7 @@ import asyncpg
 import psutil
 import pytest
 import redis.asyncio
+
 from llmgw_kit.testing.embedded import EmbeddedPostgres, EmbeddedRedis
 from llmgw_kit.testing.processes import Cage, ChildFailed
 
