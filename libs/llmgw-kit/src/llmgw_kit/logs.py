@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 
 class _Text(logging.Formatter):
-    converter = staticmethod(time.gmtime)  # type: ignore[assignment]  # logs are UTC
+    converter = staticmethod(time.gmtime)  # logs are UTC
 
     def __init__(self) -> None:
         super().__init__(

@@ -16,8 +16,8 @@ import grpc
 import grpc.aio
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
-from llmgw.v1 import common_pb2
 
+from llmgw.v1 import common_pb2
 from llmgw_kit.addresses import HostPort
 from llmgw_kit.errors import (
     Conflict,
@@ -117,7 +117,7 @@ class Health:
         reflection.enable_server_reflection((*services, health.SERVICE_NAME, reflection.SERVICE_NAME), server)
 
     async def set_serving(self, serving: bool) -> None:  # noqa: FBT001 - mirrors the protocol's own word
-        status = health_pb2.HealthCheckResponse.ServingStatus
+        status = health_pb2.HealthCheckResponse
         for name in self._names:
             await self._servicer.set(name, status.SERVING if serving else status.NOT_SERVING)
 
