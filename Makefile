@@ -24,3 +24,20 @@ proto-check: $(STAMP) ## Lint proto/, compare with the last commit, and see that
 	@bash proto/check.sh
 
 .PHONY: help setup lock proto proto-check
+
+COMPOSE := .venv/bin/docker-compose -f deploy/compose.yaml
+
+images: $(STAMP) ## Build the four services' container images
+	@$(COMPOSE) build
+
+up: $(STAMP) ## The lab in containers: deploy/compose.yaml, started and healthy
+	@deploy/prepare.sh
+	@$(COMPOSE) up -d --build --wait
+
+down: $(STAMP) ## Stop the containers of make up; their volumes stay
+	@$(COMPOSE) down
+
+test-system: $(STAMP) ## Bring the compose stack up, break it, take it down; starts an engine where none runs
+	@.venv/bin/pytest -m system tests/system
+
+.PHONY: images up down test-system
