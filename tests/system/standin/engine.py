@@ -4,28 +4,30 @@ A daemon started here has its own socket, state folder and process group: a user
 restart policy stay as they are. Only its image cache outlives it, so that the second run is quick.
 """
 
+import ctypes
 import os
-import re
 import shutil
 import signal
 import subprocess
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from .docker import Docker, EngineError, call, last_lines
+from .host_network import HostNetwork
 
 #: Images and layers; kept between runs. Under /var/lib, since overlay2 wants a real disk file system.
 CACHE = Path("/var/lib/llmgw-system-test")
 #: Socket, pid and containers' state; gone with the daemon.
 RUN = Path("/run/llmgw-system-test")
+BEFORE = RUN / "host-network.json"
 #: A cold dockerd answers in 1–3 s here; the rest is for a busy machine.
 START_S = 60.0
 STOP_S = 30.0
+#: <linux/prctl.h>
+PR_SET_PDEATHSIG = 1
 PACKAGES = ("docker.io", "debootstrap")
-#: What dockerd writes into the host's packet filter; nothing else is ever taken back.
-OURS = re.compile(r"\bDOCKER\b|DOCKER-|docker0|\bbr-[0-9a-f]{12}\b")
 
 
 @contextmanager
@@ -62,7 +64,8 @@ def install_missing() -> None:
             raise EngineError(
                 "no container engine is installed; try: sudo apt-get install docker.io debootstrap"
             )
-        return  # An engine is there; debootstrap is wanted only if a base image is missing, and bases.py says so.
+        # An engine is there; debootstrap is wanted only if a base image is missing, and bases.py says so.
+        return
     print(f"engine: installing {' '.join(missing)}", flush=True)
     env = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
     call(["apt-get", "update", "-qq"], timeout_s=180, env=env)
@@ -80,14 +83,15 @@ def _daemon(log: Path) -> Iterator[Docker]:
         raise EngineError(
             "no container engine answers and dockerd is not installed; try: apt-get install docker.io"
         )
-    _stop_stale()
+    _clear_stale()
     RUN.mkdir(parents=True, exist_ok=True)
     CACHE.mkdir(parents=True, exist_ok=True)
+    host = HostNetwork.read()
+    # On disk too: if this process is killed, the next one knows what to put back.
+    BEFORE.write_text(host.to_json())
     # A file of its own, so that the settings of a daemon installed here do not leak in.
     (RUN / "daemon.json").write_text("{}")
     docker = Docker(host=f"unix://{RUN}/docker.sock")
-    before = _filter_rules()
-    forward_before = Path("/proc/sys/net/ipv4/ip_forward").read_text()
     with log.open("wb") as sink:
         process = subprocess.Popen(
             ["dockerd", *_options()],
@@ -95,6 +99,7 @@ def _daemon(log: Path) -> Iterator[Docker]:
             stdout=sink,
             stderr=sink,
             start_new_session=True,
+            preexec_fn=_end_with_parent,
         )
     try:
         _wait_until_up(docker, process, log)
@@ -102,7 +107,8 @@ def _daemon(log: Path) -> Iterator[Docker]:
         yield docker
     finally:
         _stop(process)
-        _restore(before, forward_before)
+        host.restore()
+        shutil.rmtree(RUN, ignore_errors=True)
         print("engine: dockerd stopped, packet filter as it was", flush=True)
 
 
@@ -143,21 +149,35 @@ def _wait_until_up(docker: Docker, process: subprocess.Popen[bytes], log: Path) 
     )
 
 
-def _stop_stale() -> None:
-    """End the daemon of a run that was killed: by its recorded pid, only if that is a dockerd of ours."""
+def _end_with_parent() -> None:
+    """In the child, before the exec: a run that is killed takes its daemon, and so its containers, along."""
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
+
+
+def _clear_stale() -> None:
+    """Take away what a killed run left: its daemon (the recorded pid, and only if that is ours), its rules."""
+    if (pid := _stale_pid()) is not None:
+        with suppress(ProcessLookupError):  # it ends by itself, perhaps just now
+            os.kill(pid, signal.SIGTERM)
+        deadline = time.monotonic() + STOP_S
+        while _stale_pid() is not None:
+            if time.monotonic() > deadline:
+                raise EngineError(
+                    f"an earlier dockerd of these tests, pid {pid}, does not stop; end it by hand"
+                )
+            time.sleep(0.1)
+    if BEFORE.exists():
+        HostNetwork.from_json(BEFORE.read_text()).restore()
+        shutil.rmtree(RUN, ignore_errors=True)
+
+
+def _stale_pid() -> int | None:
     try:
         pid = int((RUN / "docker.pid").read_text())
         command = Path(f"/proc/{pid}/cmdline").read_bytes()
     except (FileNotFoundError, ProcessLookupError, ValueError):
-        return
-    if b"dockerd" not in command or str(RUN).encode() not in command:
-        return
-    os.kill(pid, signal.SIGTERM)
-    deadline = time.monotonic() + STOP_S
-    while Path(f"/proc/{pid}").exists():
-        if time.monotonic() > deadline:
-            raise EngineError(f"an earlier dockerd of these tests, pid {pid}, does not stop; end it by hand")
-        time.sleep(0.1)
+        return None
+    return pid if b"dockerd" in command and str(RUN).encode() in command else None
 
 
 def _stop(process: subprocess.Popen[bytes]) -> None:
@@ -169,41 +189,6 @@ def _stop(process: subprocess.Popen[bytes]) -> None:
             # It is a session of its own, so its containerd and shims go with it.
             os.killpg(process.pid, signal.SIGKILL)
             process.wait(STOP_S)
-    # A daemon that ends leaves its own mounts only when it was killed; busy ones are left for the next start.
-    shutil.rmtree(RUN, ignore_errors=True)
-
-
-def _filter_rules() -> dict[tuple[str, str], list[str]]:
-    rules: dict[tuple[str, str], list[str]] = {}
-    for program in ("iptables", "ip6tables"):
-        for table in ("filter", "nat"):
-            try:
-                rules[program, table] = call(
-                    [program, "-w", "5", "-t", table, "-S"], timeout_s=15
-                ).splitlines()
-            except EngineError:
-                continue  # No such table in this kernel: nothing can have been added to it either.
-    return rules
-
-
-def _restore(before: dict[tuple[str, str], list[str]], forward_before: str) -> None:
-    """Take back what appeared in the packet filter since `before` and is Docker's; others' rules stay."""
-    for (program, table), now in _filter_rules().items():
-        old = before.get((program, table), [])
-        new = [rule for rule in now if rule not in old and OURS.search(rule)]
-        edit = [program, "-w", "5", "-t", table]
-        for rule in new:
-            if rule.startswith("-A "):
-                call([*edit, "-D", *rule.split()[1:]], timeout_s=15)
-        for rule in new:
-            if rule.startswith("-N "):
-                call([*edit, "-X", rule.split()[1]], timeout_s=15)
-        for rule in old:
-            if rule.startswith("-P FORWARD ") and rule not in now:
-                call([*edit, *rule.split()], timeout_s=15)
-    if "docker0" in os.listdir("/sys/class/net"):
-        call(["ip", "link", "delete", "docker0"], timeout_s=15)
-    Path("/proc/sys/net/ipv4/ip_forward").write_text(forward_before)
 
 
 def _has(program: str) -> bool:
