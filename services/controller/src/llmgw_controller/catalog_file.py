@@ -1,0 +1,206 @@
+"""Models as people write them, to and from core types. Pure: texts in, models or InvalidRequest out."""
+
+import json
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from pydantic import BaseModel, ValidationError
+
+from llmgw_controller.catalog_schema import FileWritten, ModelWritten, ProfileWritten, WeightsWritten
+from llmgw_controller.core.catalog import Engine, Model, Profile, Source, Weights, WeightsFile
+from llmgw_kit.errors import InvalidRequest
+from llmgw_kit.ids import ModelId, NodeId
+from llmgw_kit.names import did_you_mean
+
+_DOC = "docs/catalog.md explains every key"
+
+
+def parse_models(written: object, *, where: str) -> list[Model]:
+    """The `models:` of a configuration. `where` names the file, for messages.
+
+    Raises InvalidRequest naming the entry, the key, what was given and what was expected."""
+    if not isinstance(written, Sequence) or isinstance(written, str):
+        raise InvalidRequest(
+            f"{where}: models is a {type(written).__name__}; expected a list", next_steps=[_DOC]
+        )
+    models = [
+        parse_model(entry, source=Source.CONFIGURATION, where=f"{where}: models[{position}]")
+        for position, entry in enumerate(written)
+    ]
+    check_names(models, where=where)
+    return models
+
+
+def parse_model(written: object, *, source: Source, where: str) -> Model:
+    """One model from a mapping. Raises InvalidRequest with one line a problem."""
+    if not isinstance(written, dict):
+        raise InvalidRequest(
+            f"{where} is a {type(written).__name__}; expected a mapping with name and profiles",
+            next_steps=[_DOC],
+        )
+    name = written.get("name")
+    shown = f"{where} ({name})" if isinstance(name, str) else where
+    try:
+        return _to_core(ModelWritten.model_validate(written), source)
+    except ValidationError as e:
+        raise InvalidRequest(f"{shown}: {_told(e)}", code="invalid_model", next_steps=[_DOC]) from None
+
+
+def parse_model_json(text: str, *, source: Source, where: str) -> Model:
+    """One model from JSON, as `model apply` sends it and the store holds it. Raises InvalidRequest."""
+    try:
+        written = json.loads(text, object_pairs_hook=_without_doubles)
+    except ValueError as e:
+        raise InvalidRequest(f"{where} is not JSON: {e}", code="invalid_model") from None
+    return parse_model(written, source=source, where=where)
+
+
+def canonical_json(model: Model) -> str:
+    """What the store holds: one text for one meaning, every default written out.
+
+    A later release with other defaults must not change what somebody applied."""
+    return json.dumps(_to_written(model).model_dump(exclude_none=True), sort_keys=True, ensure_ascii=False)
+
+
+def check_names(models: Iterable[Model], *, where: str) -> None:
+    """Each name and alias belongs to one model. Raises InvalidRequest naming both that claim it."""
+    owners: dict[str, Model] = {}
+    for model in models:
+        for name in (model.name, *model.aliases):
+            if (other := owners.setdefault(name, model)) is not model:
+                raise InvalidRequest(
+                    f"{where}: {name!r} belongs to two models, {other.name!r} and {model.name!r}",
+                    next_steps=["a client's name must mean one model: rename one of them"],
+                )
+
+
+def _without_doubles(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        names = [name for name, _ in pairs]
+        raise ValueError(f"key {next(name for name in names if names.count(name) > 1)!r} stands twice")
+    return found
+
+
+_SHAPES: dict[str, type[BaseModel]] = {
+    "": ModelWritten, "weights": WeightsWritten, "files": FileWritten, "profiles": ProfileWritten,
+}  # fmt: skip
+
+
+def _told(e: ValidationError) -> str:
+    return "; ".join(_told_one(problem) for problem in e.errors())
+
+
+def _told_one(problem: Any) -> str:
+    place = problem["loc"]
+    path = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in place).lstrip(".")
+    if problem["type"] == "extra_forbidden":
+        holder = next((part for part in reversed(place[:-1]) if isinstance(part, str)), "")
+        known = _SHAPES[holder].model_fields
+        return f"unknown key {path!r}{did_you_mean(str(place[-1]), known)}"
+    message = problem["msg"].removeprefix("Value error, ")
+    if problem["type"] == "missing":
+        return f"{path} is missing"
+    if problem["type"] == "value_error":
+        return f"{path}: {message}" if path else message
+    return f"{path}: {message} (given {problem['input']!r})"
+
+
+def _to_core(written: ModelWritten, source: Source) -> Model:
+    weights = None
+    if written.weights is not None:
+        weights = Weights(
+            version=written.weights.version,
+            files=tuple(
+                WeightsFile(file.path, file.url, file.sha256, file.size_bytes)
+                for file in written.weights.files
+            ),
+            entry_file=written.weights.entry_file,
+        )
+    return Model(
+        name=ModelId(written.name),
+        aliases=tuple(written.aliases),
+        weights=weights,
+        profiles=tuple(_profile(profile) for profile in written.profiles),
+        replicas=written.replicas,
+        activate_on_demand=written.activate_on_demand,
+        hold_timeout_s=written.hold_timeout_s,
+        max_held=written.max_held,
+        idle_after_s=written.idle_after_s,
+        min_residency_s=written.min_residency_s,
+        pinned=written.pinned,
+        priority=written.priority,
+        source=source,
+    )
+
+
+def _profile(written: ProfileWritten) -> Profile:
+    tensor, pipeline, data = written.parallelism
+    return Profile(
+        name=written.name,
+        engine=Engine(written.engine),
+        gpu_class=written.gpu_class,
+        nodes=written.nodes,
+        gpus_per_node=written.gpus_per_node,
+        tensor_parallel=tensor,
+        pipeline_parallel=pipeline,
+        data_parallel=data,
+        memory_bytes=written.memory_bytes,
+        context_length=written.context_length,
+        args=tuple(written.args),
+        env=tuple(sorted(written.env.items())),
+        command=tuple(written.command),
+        extra_ports=tuple(written.extra_ports),
+        ready_path=written.ready_path,
+        ready_timeout_s=written.ready_timeout_s,
+        drain_timeout_s=written.drain_timeout_s,
+        stop_grace_s=written.stop_grace_s,
+        stop_after_silence_s=written.stop_after_silence_s,
+        min_uptime_s=written.min_uptime_s,
+        pool=written.pool,
+        node_ids=tuple(NodeId(node) for node in written.node_ids),
+    )
+
+
+def _to_written(model: Model) -> ModelWritten:
+    weights = None
+    if model.weights is not None:
+        weights = WeightsWritten(
+            version=model.weights.version,
+            files=[
+                FileWritten(path=file.path, url=file.url, sha256=file.sha256, size_bytes=file.size_bytes)
+                for file in model.weights.files
+            ],
+            entry_file=model.weights.entry_file,
+        )
+    return ModelWritten(
+        name=model.name,
+        aliases=list(model.aliases),
+        weights=weights,
+        profiles=[_profile_written(profile) for profile in model.profiles],
+        replicas=model.replicas,
+        activate_on_demand=model.activate_on_demand,
+        hold_timeout_s=model.hold_timeout_s,
+        max_held=model.max_held,
+        idle_after_s=model.idle_after_s,
+        min_residency_s=model.min_residency_s,
+        pinned=model.pinned,
+        priority=model.priority,
+    )
+
+
+def _profile_written(profile: Profile) -> ProfileWritten:
+    same = {
+        name: getattr(profile, name)
+        for name in ProfileWritten.model_fields
+        if name not in ("engine", "args", "env", "command", "extra_ports", "node_ids")
+    }
+    return ProfileWritten(
+        **same,
+        engine=profile.engine.value,
+        args=list(profile.args),
+        env=dict(profile.env),
+        command=list(profile.command),
+        extra_ports=list(profile.extra_ports),
+        node_ids=list(profile.node_ids),
+    )
