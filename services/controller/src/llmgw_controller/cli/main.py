@@ -1,0 +1,116 @@
+"""`llmgwctl`: what an operator types. Exits 0 fine, 1 trouble found, 2 no fresh data, 64 usage;
+`why`: 0 fits now, 10 fits after an eviction, 11 never fits."""
+
+import json
+import locale
+import sys
+from importlib.metadata import version as installed_version
+from typing import NoReturn
+
+import click
+
+from llmgw.v1 import operator_pb2 as pb
+from llmgw_controller.cli import model, show
+from llmgw_controller.cli.client import NoController
+from llmgw_controller.cli.session import Commands, Session
+from llmgw_kit.addresses import HostPort, parse_host_ports
+from llmgw_kit.errors import Conflict, InvalidRequest, LlmgwError, NotFound, Unavailable
+from llmgw_kit.lifecycle import print_error
+
+EXIT_TROUBLE = 1
+EXIT_NO_DATA = 2
+EXIT_USAGE = 64
+
+
+def _addresses(_: click.Context, __: click.Parameter, value: str) -> tuple[HostPort, ...]:
+    try:
+        return parse_host_ports(value, what="--controller")
+    except InvalidRequest as e:
+        raise click.UsageError("\n".join(e.lines())) from None
+
+
+@click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"]})
+@click.option(
+    "--controller",
+    "addresses",
+    default="127.0.0.1:7070",
+    show_default=True,
+    envvar="LLMGW_CONTROLLER",
+    callback=_addresses,
+    metavar="HOST:PORT[,HOST:PORT]",
+    help="Controllers to ask; a standby names the leader.",
+)
+@click.option("--output", type=click.Choice(["table", "json"]), default="table", show_default=True)
+@click.option("--ascii", "ascii_only", is_flag=True, help="Bars in ASCII; also with LC_ALL=C.")
+@click.option("--watch", is_flag=True, help="Print again every 2 s until Ctrl-C.")
+@click.pass_context
+def ctl(
+    ctx: click.Context, addresses: tuple[HostPort, ...], output: str, *, ascii_only: bool, watch: bool
+) -> None:
+    """Operate an llmgw fleet."""
+    plain = ascii_only or "utf" not in (locale.getpreferredencoding(False) or "").lower()
+    ctx.obj = Session(addresses, output=output, ascii_only=plain, watch=watch)
+
+
+@ctl.command()
+@click.pass_obj
+def version(session: Session) -> None:
+    """This program's version, and who leads."""
+    mine = installed_version("llmgw-controller")
+    leader: pb.GetLeaderResponse | None = None
+    try:
+        leader = session.ask(lambda stub: stub.GetLeader(pb.GetLeaderRequest(), timeout=5))
+    except NoController as e:
+        if session.output != "json":
+            click.echo(f"llmgwctl {mine}")
+            raise
+        click.echo(json.dumps({"schema": "llmgw.version/1", "version": mine, "error": e.text}))
+        sys.exit(EXIT_NO_DATA)
+    if session.output == "json":
+        found = {
+            field: getattr(leader, field) if leader.HasField(field) else None
+            for field in ("leader_name", "leader_address", "term")
+        }
+        answered = {"answered_by": leader.name, "store": leader.store, "config_hash": leader.config_hash}
+        click.echo(json.dumps({"schema": "llmgw.version/1", "version": mine} | answered | found))
+        return
+    click.echo(f"llmgwctl {mine}")
+    who = (
+        f"{leader.leader_name} at {leader.leader_address}, term {leader.term}"
+        if leader.leader_name
+        else "nobody"
+    )
+    click.echo(f"asked {leader.name} at {leader.address}; leader: {who}; store: {leader.store}")
+
+
+for command in (*show.ALL, model.model):
+    ctl.add_command(command)
+
+
+def cli() -> NoReturn:
+    """Entry point: click's own exits are remapped, and an error is lines, never a traceback."""
+    try:
+        ctl(prog_name="llmgwctl", standalone_mode=False)
+        sys.exit(0)
+    except click.exceptions.Exit as e:
+        sys.exit(e.exit_code)
+    except click.exceptions.Abort:
+        sys.exit(130)
+    except KeyboardInterrupt:
+        sys.exit(130)
+    except click.ClickException as e:
+        print_error(InvalidRequest(e.format_message()))
+        sys.exit(EXIT_USAGE)
+    except (NoController, Unavailable) as e:
+        print_error(e)
+        sys.exit(EXIT_NO_DATA)
+    except (InvalidRequest, NotFound, Conflict) as e:
+        print_error(e)
+        sys.exit(EXIT_USAGE)
+    except LlmgwError as e:
+        print_error(e)
+        sys.exit(EXIT_TROUBLE)
+
+
+if __name__ == "__main__":
+    cli()

@@ -1,0 +1,107 @@
+"""The commands that change the catalog."""
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import click
+import yaml
+
+from llmgw.v1 import operator_pb2 as pb
+from llmgw_controller.cli.session import Commands, Session
+
+
+@click.group(cls=Commands)
+def model() -> None:
+    """Change the catalog."""
+
+
+@model.command("apply")
+@click.argument("file", type=click.Path(path_type=Path, allow_dash=True))
+@click.option("--dry-run", is_flag=True, help="Check only; nothing is stored.")
+@click.pass_obj
+def model_apply(session: Session, file: Path, *, dry_run: bool) -> None:
+    """Add or change models from FILE (YAML or JSON: one model, or `models: [...]`; - reads stdin)."""
+    found = _models_in(file)
+    for one in found:
+        request = pb.ApplyModelRequest(model_json=json.dumps(one), dry_run=dry_run)
+        answer = session.ask(lambda stub, request=request: stub.ApplyModel(request, timeout=10))  # type: ignore[misc]
+        if session.output == "json":
+            click.echo(
+                json.dumps(
+                    {
+                        "schema": "llmgw.model-apply/1",
+                        "model": answer.model,
+                        "outcome": answer.outcome,
+                        "dry_run": dry_run,
+                        "store": answer.store,
+                        "warnings": list(answer.warnings),
+                    },
+                    ensure_ascii=False,
+                )
+            )
+            continue
+        click.echo(f"{answer.model}: {answer.outcome}{' (dry run: nothing was stored)' if dry_run else ''}")
+        for warning in answer.warnings:
+            click.echo(f" * {warning}")
+
+
+def _models_in(file: Path) -> list[dict[str, Any]]:
+    try:
+        text = sys.stdin.read() if str(file) == "-" else file.read_text(encoding="utf-8")
+        value = yaml.safe_load(text)
+    except OSError as e:
+        raise click.UsageError(f"{file} cannot be read: {e.strerror}") from None
+    except (yaml.YAMLError, UnicodeDecodeError) as e:
+        raise click.UsageError(f"{file} is neither YAML nor JSON: {e}") from None
+    if isinstance(value, dict) and set(value) == {"models"}:
+        value = value["models"]
+    found = value if isinstance(value, list) else [value]
+    if not found or not all(isinstance(one, dict) for one in found):
+        raise click.UsageError(
+            f"{file} holds no model; expected `name: ...` with its profiles, see docs/catalog.md"
+        )
+    return found
+
+
+@model.command("remove")
+@click.argument("name")
+@click.option("--dry-run", is_flag=True, help="Say what would stop; nothing is removed.")
+@click.pass_obj
+def model_remove(session: Session, name: str, *, dry_run: bool) -> None:
+    """Remove a stored model; its replicas drain and stop."""
+    request = pb.RemoveModelRequest(model=name, dry_run=dry_run)
+    answer = session.ask(lambda stub: stub.RemoveModel(request, timeout=10))
+    stopping = list(answer.stopping_replica_ids)
+    if session.output == "json":
+        click.echo(
+            json.dumps(
+                {"schema": "llmgw.model-remove/1", "model": name, "dry_run": dry_run, "stopping": stopping}
+            )
+        )
+        return
+    what = "would be removed" if dry_run else "removed"
+    click.echo(f"{name}: {what}" + (f"; draining {', '.join(stopping)}" if stopping else ""))
+
+
+@model.command("activate")
+@click.argument("name")
+@click.pass_obj
+def model_activate(session: Session, name: str) -> None:
+    """Start a cold model without waiting for a request."""
+    answer = session.ask(lambda stub: stub.ActivateModel(pb.ActivateModelRequest(model=name), timeout=10))
+    eta = answer.eta_s if answer.HasField("eta_s") else None
+    if session.output == "json":
+        click.echo(
+            json.dumps(
+                {
+                    "schema": "llmgw.model-activate/1",
+                    "model": name,
+                    "outcome": answer.outcome,
+                    "eta_seconds": eta,
+                }
+            )
+        )
+        return
+    click.echo(f"{name}: {answer.outcome}" + (f", about {eta:.0f} s" if eta is not None else ""))

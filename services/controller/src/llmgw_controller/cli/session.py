@@ -1,0 +1,62 @@
+"""What every command shares: whom to ask, how to print, and the nearest name to a mistyped one."""
+
+import asyncio
+import json
+import sys
+import time
+from collections.abc import Callable
+from typing import Any, NoReturn, TypeVar
+
+import click
+
+from llmgw_controller.cli.client import Call, call_leader
+from llmgw_controller.cli.page import Page
+from llmgw_kit.addresses import HostPort
+from llmgw_kit.names import did_you_mean
+
+WATCH_EVERY_S = 2.0
+
+T = TypeVar("T")
+Render = Callable[[Page, T], int]
+
+
+class Session:
+    """Where to ask and how to print, from the group's flags."""
+
+    def __init__(
+        self, addresses: tuple[HostPort, ...], *, output: str, ascii_only: bool, watch: bool
+    ) -> None:
+        self.addresses = addresses
+        self.output = output
+        self.ascii_only = ascii_only
+        self.watch = watch
+
+    def ask(self, call: Call[T]) -> T:
+        return asyncio.run(call_leader(self.addresses, call))
+
+    def show(self, call: Call[T], render: Render[T], to_json: Callable[[T], Any]) -> NoReturn:
+        """Ask once, or every two seconds with --watch, and print; exits with what `render` returns."""
+        while True:
+            answer = self.ask(call)
+            page = Page(ascii_only=self.ascii_only)
+            code = render(page, answer)
+            if self.watch and sys.stdout.isatty():
+                click.clear()
+            if self.output == "json":
+                click.echo(json.dumps(to_json(answer), ensure_ascii=False, indent=2))
+            else:
+                page.print()
+            if not self.watch:
+                sys.exit(code)
+            time.sleep(WATCH_EVERY_S)
+
+
+class Commands(click.Group):
+    """A group that names the nearest command to a mistyped one."""
+
+    def resolve_command(self, ctx: click.Context, args: list[str]) -> Any:
+        try:
+            return super().resolve_command(ctx, args)
+        except click.UsageError:
+            near = did_you_mean(args[0], self.list_commands(ctx))
+            raise click.UsageError(f"no such command {args[0]!r}{near}", ctx) from None

@@ -1,0 +1,158 @@
+"""The commands that only look: each asks for one view and prints it."""
+
+import time
+from typing import Any, ClassVar
+
+import click
+
+from llmgw.v1 import operator_pb2 as pb
+from llmgw_controller.cli import as_json
+from llmgw_controller.cli.page import Page
+from llmgw_controller.cli.session import Session
+from llmgw_controller.cli.views import nodes as nodes_view
+from llmgw_controller.cli.views import replicas as replicas_view
+from llmgw_controller.cli.views import status as status_view
+from llmgw_controller.cli.views import why as why_view
+
+EXIT_TROUBLE = 1
+
+
+@click.command()
+@click.pass_obj
+def status(session: Session) -> None:
+    """Trouble, capacity, models, and what nobody asks for."""
+
+    def render(page: Page, answer: pb.GetStatusResponse) -> int:
+        status_view.render(page, answer)
+        return status_view.exit_code(answer)
+
+    session.show(
+        lambda stub: stub.GetStatus(pb.GetStatusRequest(), timeout=10),
+        render,
+        lambda answer: as_json.status(answer, exit_code=status_view.exit_code(answer)),
+    )
+
+
+@click.command()
+@click.option("--all", "every", is_flag=True, help="Every node, not only the first.")
+@click.pass_obj
+def nodes(session: Session, *, every: bool) -> None:
+    """Nodes with their devices, trouble first."""
+
+    def render(page: Page, answer: pb.ListNodesResponse) -> int:
+        nodes_view.render_nodes(page, answer, every=every)
+        return 0
+
+    session.show(lambda stub: stub.ListNodes(pb.ListNodesRequest(), timeout=10), render, as_json.nodes)
+
+
+@click.command()
+@click.option("--node", help="Only this node.")
+@click.pass_obj
+def gpus(session: Session, node: str | None) -> None:
+    """Each GPU: its state, what holds it, its memory."""
+
+    def render(page: Page, answer: pb.ListDevicesResponse) -> int:
+        nodes_view.render_gpus(page, answer)
+        return 0
+
+    session.show(
+        lambda s: s.ListDevices(pb.ListDevicesRequest(node_id=node), timeout=10), render, as_json.gpus
+    )
+
+
+@click.command()
+@click.option("--model", help="Only this model's.")
+@click.option("--all", "every", is_flag=True, help="Every replica, not only the first.")
+@click.pass_obj
+def replicas(session: Session, model: str | None, *, every: bool) -> None:
+    """Replicas: where they run, what they do, how long nobody asked."""
+
+    def render(page: Page, answer: pb.ListReplicasResponse) -> int:
+        replicas_view.render_replicas(page, answer, every=every)
+        return 0
+
+    request = pb.ListReplicasRequest(model=model)
+    session.show(lambda stub: stub.ListReplicas(request, timeout=10), render, as_json.replicas)
+
+
+@click.command()
+@click.option("--model", help="Only this model's.")
+@click.pass_obj
+def shards(session: Session, model: str | None) -> None:
+    """Engine processes as their agents report them."""
+
+    def render(page: Page, answer: pb.ListReplicasResponse) -> int:
+        replicas_view.render_shards(page, answer)
+        return 0
+
+    request = pb.ListReplicasRequest(model=model)
+    session.show(lambda stub: stub.ListReplicas(request, timeout=10), render, as_json.replicas)
+
+
+@click.command()
+@click.pass_obj
+def models(session: Session) -> None:
+    """The catalog, cold models included."""
+
+    def render(page: Page, answer: pb.ListModelsResponse) -> int:
+        replicas_view.render_models(page, answer)
+        return 0
+
+    session.show(lambda stub: stub.ListModels(pb.ListModelsRequest(), timeout=10), render, as_json.models)
+
+
+@click.command()
+@click.argument("model")
+@click.pass_obj
+def why(session: Session, model: str) -> None:
+    """Would another replica of MODEL fit, and if not, what is in the way?"""
+
+    def render(page: Page, answer: pb.WhyResponse) -> int:
+        why_view.render(page, answer)
+        return why_view.EXIT.get(answer.verdict, EXIT_TROUBLE)
+
+    session.show(
+        lambda stub: stub.Why(pb.WhyRequest(model=model), timeout=10),
+        render,
+        lambda answer: as_json.why(answer, exit_code=why_view.EXIT.get(answer.verdict, EXIT_TROUBLE)),
+    )
+
+
+class Span(click.ParamType[float]):
+    """`90s`, `15m`, `3h`, `7d`: seconds."""
+
+    name = "span"
+    UNITS: ClassVar = {"s": 1, "m": 60, "h": 3600, "d": 86400}
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        if isinstance(value, float):
+            return value
+        text = str(value)
+        try:
+            return float(text[:-1]) * self.UNITS[text[-1:]]
+        except (KeyError, ValueError):
+            self.fail(
+                f"{text!r} is not a span of time; expected a number and s, m, h or d, such as 3h", param, ctx
+            )
+
+
+@click.command()
+@click.option("--since", type=Span(), help="Only this far back: 90s, 15m, 3h, 7d.")
+@click.option("--subject", help="Only about this node, replica, model, device.")
+@click.option("--limit", type=click.IntRange(1, 1000), default=50, show_default=True)
+@click.pass_obj
+def events(session: Session, since: float | None, subject: str | None, limit: int) -> None:
+    """What happened, newest first."""
+
+    def render(page: Page, answer: pb.ListEventsResponse) -> int:
+        why_view.render_events(page, answer)
+        return 0
+
+    request = pb.ListEventsRequest(subject=subject, limit=limit)
+    if since is not None:
+        request.since_unix_s = time.time() - since
+    session.show(lambda stub: stub.ListEvents(request, timeout=10), render, as_json.events)
+
+
+ALL = (status, nodes, gpus, replicas, shards, models, why, events)
