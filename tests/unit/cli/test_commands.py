@@ -1,0 +1,55 @@
+"""The command line itself, as a process would see it: exit codes and what is said on bad input."""
+
+import sys
+
+import pytest
+
+from llmgw_controller.cli import main
+
+
+def run(monkeypatch, capsys, *args: str) -> tuple[int, str, str]:
+    monkeypatch.setattr(sys, "argv", ["llmgwctl", *args])
+    with pytest.raises(SystemExit) as end:
+        main.cli()
+    out = capsys.readouterr()
+    return int(end.value.code or 0), out.out, out.err
+
+
+def test_help_is_fine(monkeypatch, capsys):
+    code, out, _ = run(monkeypatch, capsys, "--help")
+    assert code == 0
+    assert "why" in out
+
+
+@pytest.mark.parametrize(
+    ("args", "said"),
+    [
+        (["statis"], "no such command 'statis' (did you mean 'status'?)"),
+        (["--controller", "10.20.0.4", "status"], "--controller 10.20.0.4 has no port; expected HOST:PORT"),
+        (["--controller", ":7070", "status"], "--controller ':7070' has no host; expected HOST:PORT"),
+        (["--controller", "h:70707", "status"], "--controller 'h:70707' has port '70707'"),
+        (["--output", "xml", "status"], "'xml' is not one of"),
+        (["events", "--since", "3x"], "'3x' is not a span of time"),
+        (["model", "apply", "/does/not/exist"], "/does/not/exist cannot be read: No such file or directory"),
+        (["why"], "Missing argument 'MODEL'"),
+    ],
+)
+def test_bad_input_is_64_and_says_what_was_expected(monkeypatch, capsys, args, said):
+    code, _, err = run(monkeypatch, capsys, *args)
+    assert code == 64
+    assert said in err
+
+
+def test_no_controller_is_2_and_names_the_address(monkeypatch, capsys, unused_tcp_port):
+    code, _, err = run(monkeypatch, capsys, "--controller", f"127.0.0.1:{unused_tcp_port}", "status")
+    assert code == 2
+    assert f"127.0.0.1:{unused_tcp_port} refused" in err
+    assert "engines and routers go on without one" in err
+
+
+def test_a_file_without_a_model_is_refused(monkeypatch, capsys, tmp_path):
+    file = tmp_path / "m.yaml"
+    file.write_text("just a line")
+    code, _, err = run(monkeypatch, capsys, "model", "apply", str(file))
+    assert code == 64
+    assert "holds no model" in err

@@ -1,0 +1,117 @@
+"""What llmgwctl prints: whole pages as text, so that a change of look is seen in review."""
+
+import json
+
+from llmgw.v1 import operator_pb2 as pb
+from llmgw_controller.cli import as_json
+from llmgw_controller.cli.page import WIDTH, Page
+from llmgw_controller.cli.views import nodes, replicas, status, why
+
+from . import fleet
+
+
+def rendered(view, *args, ascii_only=False, **kwargs) -> list[str]:
+    page = Page(ascii_only=ascii_only)
+    view(page, *args, **kwargs)
+    return page.plain().split("\n")
+
+
+def test_status_page():
+    lines = rendered(status.render, fleet.status())
+    assert lines[0] == (
+        "lab · leader controller-1, term 3 · data 1 s old · nodes 2 heard, 0 silent, 0 lost · routers 1 of 1"
+    )
+    text = "\n".join(lines)
+    assert "TROUBLE  1" in text
+    assert "!! big    cannot be placed: no node of class H100 for 10 m 00 s" in text
+    assert " * odd/1  idleness unknown" in text
+    assert "  L4  ██████████░░░░░░░░░░XXXXXXXXXX··········" in text
+    assert "1 busy  1 idle  1 unhealthy  1 free" in text
+    assert "25.8 of 103 GB" in text
+    assert "FABRICS       none declared: replicas stay on one node" in text
+    assert "chat/2   1 GPU  42 m 00 s  13:50" in text
+    assert "odd/1 (engine gauge unreadable): not idle" in text
+    assert lines[-1] == "Next: llmgwctl why big"
+
+
+def test_status_in_ascii_has_no_other_glyph():
+    page = Page(ascii_only=True)
+    status.render(page, fleet.status())
+    assert "##########ooooooooooXXXXXXXXXX.........." in page.plain()
+
+
+def test_every_page_fits_the_width():
+    pages = [
+        rendered(status.render, fleet.status()),
+        rendered(nodes.render_gpus, pb.ListDevicesResponse(info=fleet.info(), devices=fleet.devices())),
+        rendered(
+            replicas.render_replicas,
+            pb.ListReplicasResponse(info=fleet.info(), replicas=fleet.replicas()),
+            every=True,
+        ),
+        rendered(replicas.render_models, pb.ListModelsResponse(info=fleet.info(), models=fleet.models())),
+    ]
+    assert max(len(line) for page in pages for line in page) <= WIDTH
+
+
+def test_trouble_decides_the_exit_code():
+    answer = fleet.status()
+    assert status.exit_code(answer) == 1
+    del answer.trouble[0]
+    assert status.exit_code(answer) == 0, "a note is no trouble"
+
+
+def test_unknown_idleness_is_a_dash_and_minus_one_only_in_json():
+    answer = pb.ListReplicasResponse(info=fleet.info(), replicas=fleet.replicas())
+    odd = next(line for line in rendered(replicas.render_replicas, answer, every=True) if "odd/1 " in line)
+    assert odd.split()[-3:] == ["-", "-", "-"]
+    value = {row["id"]: row for row in as_json.replicas(answer)["replicas"]}
+    assert value["odd/1"]["idle_seconds"] == -1
+    assert value["odd/1"]["idleness"] == "unknown"
+    assert value["odd/1"]["idle_unknown_reason"] == "engine_gauge_unreadable"
+    assert value["odd/1"]["in_flight"] is None
+    assert value["chat/2"]["idle_seconds"] == 2520
+    assert value["chat/1"]["idle_seconds"] == 0
+
+
+def test_gpus_name_the_missing_one_and_add_up():
+    lines = rendered(nodes.render_gpus, pb.ListDevicesResponse(info=fleet.info(), devices=fleet.devices()))
+    text = "\n".join(lines)
+    assert "MISSING" in text
+    assert "!! xid_79" in text
+    assert "2 = 1 unhealthy + 1 free" in text
+
+
+def test_json_of_every_view_is_json():
+    listed = pb.ListDevicesResponse(info=fleet.info(), devices=fleet.devices())
+    for value in (as_json.status(fleet.status(), exit_code=1), as_json.gpus(listed)):
+        again = json.loads(json.dumps(value))
+        assert again["schema"].startswith("llmgw.")
+        assert again["leader"] == {"name": "controller-1", "term": 3}
+
+
+def test_why_says_what_is_in_the_way():
+    answer = pb.WhyResponse(
+        info=fleet.info(),
+        model="chat",
+        verdict=pb.WHY_VERDICT_FITS_AFTER_EVICTION,
+        now="2 of 2 ready",
+        profiles=[
+            pb.WhyProfile(
+                profile="l4",
+                verdict=pb.WHY_VERDICT_FITS_AFTER_EVICTION,
+                needs="1 node with 2 L4",
+                nodes_considered=2,
+                filters=[pb.WhyFilter(reason="not enough free", count=2, node_ids=["n1", "n2"])],
+                near_misses=[
+                    pb.WhyNearMiss(node_id="n1", free=0, needed=2, text="chat/2 is idle and holds 1")
+                ],
+                fix="llmgwctl replica drain chat/2",
+            )
+        ],
+    )
+    text = "\n".join(rendered(why.render, answer))
+    assert "does not fit now. It fits after an eviction." in text
+    assert "-2  not enough free" in text
+    assert "CHEAPEST FIX  llmgwctl replica drain chat/2" in text
+    assert why.EXIT[answer.verdict] == 10
