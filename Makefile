@@ -23,7 +23,26 @@ proto: $(STAMP) ## Generate the stubs from proto/
 proto-check: $(STAMP) ## Lint proto/, compare with the last commit, and see that the stubs are current
 	@bash proto/check.sh
 
-.PHONY: help setup lock proto proto-check
+# Options: ONCE=1 (end after the answer), LAB_MODEL=tiny, LAB_DIR=.lab2, LAB_FREE_PORTS=1, LAB_ROUTER_PORT=18080 and
+# so on for every listener; all travel to the lab as environment.
+lab: $(STAMP) ## The whole suite on this machine answers from a cold model; ONCE=1 ends it then, else Ctrl-C
+	@.venv/bin/llmgw-lab
+
+lab-clean: ## Remove what the lab wrote
+	@d=$(or $(LAB_DIR),.lab); [ ! -e $$d ] || [ -e $$d/lock ] || { echo "lab-clean: $$d is not the folder of a lab"; exit 1; }; \
+	[ ! -e $$d ] || flock -n $$d/lock true || { echo "lab-clean: a lab runs in $$d; end it with Ctrl-C first"; exit 1; }; \
+	rm -rf $$d
+
+test: $(STAMP) ## All that passes on a laptop: unit, contract, simulation (short), integration
+	@.venv/bin/pytest -m "not system"
+
+test-integration: $(STAMP) ## Only tests/integration: real servers, real processes
+	@.venv/bin/pytest tests/integration
+
+sim: $(STAMP) ## Replay one seed of the simulation: make sim SEED=41
+	@LLMGW_SIM_SEED=$(SEED) .venv/bin/pytest tests/simulation -k $(if $(SEED),one_seed,short)
+
+.PHONY: help setup lock proto proto-check lab lab-clean test test-integration sim
 
 COMPOSE := .venv/bin/docker-compose -f deploy/compose.yaml
 
