@@ -1,0 +1,41 @@
+"""Does an engine still answer? Asked before kept routes are used without a controller's word."""
+
+import asyncio
+from collections.abc import Sequence
+
+import aiohttp
+
+from llmgw_router.relay.ipc import EndpointRow
+
+TIMEOUT_S = 2.0
+_AT_ONCE = 32
+
+
+class HttpProbe:
+    """One GET /health an endpoint. Below 500 counts: an engine without that path still says 404, one that
+    wants another credential 401; one that is loading says 503, and is not to be asked yet."""
+
+    def __init__(self, *, timeout_s: float = TIMEOUT_S) -> None:
+        self._timeout = aiohttp.ClientTimeout(total=timeout_s)
+
+    async def alive(self, endpoints: Sequence[EndpointRow]) -> frozenset[str]:
+        """Ids of those that answer now."""
+        gate = asyncio.Semaphore(_AT_ONCE)
+        # Neither cookies nor pooled connections outlive one round: the next may come minutes later.
+        async with aiohttp.ClientSession(
+            timeout=self._timeout, cookie_jar=aiohttp.DummyCookieJar(), trust_env=False
+        ) as session:
+
+            async def one(row: EndpointRow) -> str | None:
+                host = f"[{row.host}]" if ":" in row.host else row.host
+                url = f"{'https' if row.tls else 'http'}://{host}:{row.port}{row.base_path}/health"
+                headers = {"Authorization": f"Bearer {row.credential}"} if row.credential else {}
+                async with gate:
+                    try:
+                        async with session.get(url, headers=headers, allow_redirects=False) as answer:
+                            return row.endpoint_id if answer.status < 500 else None
+                    except (aiohttp.ClientError, OSError, TimeoutError):
+                        return None
+
+            found = await asyncio.gather(*(one(row) for row in endpoints))
+        return frozenset(endpoint_id for endpoint_id in found if endpoint_id is not None)

@@ -1,0 +1,126 @@
+"""What the router's supervisor needs from outside, as its loops see it."""
+
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from llmgw_kit.addresses import HostPort
+from llmgw_router.core.activity import Report
+from llmgw_router.core.learned import Delta, Routes, Snapshot
+from llmgw_router.relay.ipc import ActivationRefused, EndpointRow, TableUpdate
+from llmgw_router.relay.slots import EndpointActivity
+
+
+class Workers(Protocol):
+    """The relay workers, as far as loops drive them."""
+
+    def push_table(self, update: TableUpdate) -> None: ...
+
+    def refuse(self, refusal: ActivationRefused) -> None: ...
+
+    def activity(self) -> list[tuple[EndpointRow, EndpointActivity]]: ...
+
+    @property
+    def held(self) -> dict[str, int]: ...
+
+
+@dataclass(frozen=True)
+class MoveOn:
+    """The controller is stopping: ask this one instead, or any when it names none."""
+
+    leader: HostPort | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Phase:
+    """How far a start is."""
+
+    phase: str
+    progress: float | None
+    eta_s: float | None
+
+
+@dataclass(frozen=True)
+class Ready:
+    """A hint that the model is up; the table decides."""
+
+    routes_version: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Refused:
+    """The model is not going to start now."""
+
+    code: str
+    text: str
+    retry_after_s: float | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Acknowledgement:
+    """What all workers have applied, and the drains seen through."""
+
+    term: int
+    version: int
+    drained: frozenset[str]
+
+
+class Session(Protocol):
+    """One connection to one controller. Every call raises LlmgwError; NotLeader names the leader."""
+
+    @property
+    def address(self) -> HostPort: ...
+
+    def watch(self, *, highest_term: int | None) -> AsyncIterator[Snapshot | Delta | MoveOn]: ...
+
+    async def acknowledge(self, states: AsyncIterator[Acknowledgement]) -> None: ...
+
+    def activate(self, model: str, *, waiting: int) -> AsyncIterator[Phase | Ready | Refused]: ...
+
+    async def goodbye(self) -> None: ...
+
+    async def close(self) -> None: ...
+
+
+class Controllers(Protocol):
+    def open(self, address: HostPort) -> Session:
+        """Does not wait: the first call shows whether anybody is there."""
+        ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class ActivityReply:
+    """What the store said to a report."""
+
+    epoch: str
+    run_id: str
+    #: Redis's own clock.
+    at_unix_ms: int
+
+
+class ActivityStore(Protocol):
+    """Redis, in one call a tick. Raises Unavailable."""
+
+    async def send(
+        self, report: Report, *, held: dict[str, int], seq: int, epoch: str | None
+    ) -> ActivityReply:
+        """`epoch` is the one for which the whole map was sent before; None: none."""
+        ...
+
+    async def goodbye(self) -> None: ...
+
+    async def close(self) -> None: ...
+
+
+class RoutesStore(Protocol):
+    """The last routes over a restart."""
+
+    def load(self) -> Routes | None: ...
+
+    def save(self, routes: Routes) -> None: ...
+
+
+class Probe(Protocol):
+    async def alive(self, endpoints: Sequence[EndpointRow]) -> frozenset[str]:
+        """Ids of those that answer over HTTP now."""
+        ...

@@ -1,0 +1,236 @@
+"""The router's settings, and what must hold of them together before anything is opened."""
+
+import os
+import socket
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, SecretStr, model_validator
+from pydantic_settings import SettingsConfigDict
+
+from llmgw_kit.addresses import HostPort, parse_host_port, parse_host_ports
+from llmgw_kit.errors import InvalidRequest, LlmgwError, StartupError
+from llmgw_kit.settings import ServiceSettings
+from llmgw_router.core.endpoints import (
+    STATIC_POOL,
+    StaticEndpoint,
+    check_together,
+    split_endpoint,
+    static_endpoint,
+)
+from llmgw_router.relay.ipc import Limits
+
+CLIENT_PORT = 8080
+OPEN_LISTEN = f"0.0.0.0:{CLIENT_PORT}"
+LOOPBACK_LISTEN = f"127.0.0.1:{CLIENT_PORT}"
+
+
+def _told(error: LlmgwError) -> ValueError:
+    return ValueError("\n".join(error.lines()))
+
+
+def _address(value: str) -> str:
+    try:
+        return str(parse_host_port(value, what="address"))
+    except InvalidRequest as e:
+        raise _told(e) from None
+
+
+def _addresses(value: str) -> str:
+    try:
+        return ",".join(str(found) for found in parse_host_ports(value, what="address list"))
+    except InvalidRequest as e:
+        raise _told(e) from None
+
+
+Address = Annotated[str, AfterValidator(_address)]
+
+
+class EndpointEntry(BaseModel):
+    """One engine of router-only mode, as the file writes it; `id=URL=model[,model]` is the short form."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    id: str
+    url: str
+    models: tuple[str, ...]
+    pool: str = STATIC_POOL
+    weight: int = 1
+    #: Sent to the engine as `Authorization: Bearer`; what clients send never is.
+    credential: SecretStr | None = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _short_form(cls, value: Any) -> Any:
+        if not isinstance(value, str):
+            return value
+        try:
+            endpoint_id, url, models = split_endpoint(value)
+        except InvalidRequest as e:
+            raise _told(e) from None
+        return {"id": endpoint_id, "url": url, "models": models}
+
+    @model_validator(mode="after")
+    def _checked(self) -> "EndpointEntry":
+        try:
+            self.endpoint()
+        except InvalidRequest as e:
+            raise _told(e) from None
+        return self
+
+    def endpoint(self) -> StaticEndpoint:
+        """As the core knows it. Raises InvalidRequest."""
+        return static_endpoint(
+            self.id,
+            self.url,
+            self.models,
+            pool=self.pool,
+            weight=self.weight,
+            credential=self.credential.get_secret_value() if self.credential else None,
+        )
+
+
+def _listed(value: Any) -> Any:
+    return () if value is None else value
+
+
+class RouterSettings(ServiceSettings):
+    """Everything a router can be told. Times in seconds, sizes in bytes."""
+
+    model_config = SettingsConfigDict(env_prefix="LLMGW_ROUTER_")
+
+    listen: Address | None = Field(
+        None, description="client API; default 127.0.0.1:8080, with insecure 0.0.0.0:8080"
+    )
+    admin_listen: Address = Field("127.0.0.1:9090", description="metrics and debugging; loopback on purpose")
+    metrics_listen: Address | None = Field(None, description="metrics and health only, safe to expose; off")
+    controller: Annotated[str, AfterValidator(_addresses)] | None = Field(
+        None, description="controllers to follow, H:P[,H:P]; excludes endpoints"
+    )
+    endpoints: Annotated[tuple[EndpointEntry, ...], BeforeValidator(_listed)] = Field(
+        (), description="router-only mode: engines to serve from; --endpoint adds to these"
+    )
+    redis_url: SecretStr | None = Field(
+        None, description="where activity is noted for the controller; without it idleness stays unknown"
+    )
+    insecure: bool = Field(False, description="serve beyond loopback although no API key protects it")
+    workers: int | None = Field(None, ge=1, le=64, description="relay workers; default: one a usable CPU")
+    router_id: str | None = Field(
+        None, min_length=1, max_length=128, description="stable name; default HOSTNAME-PORT"
+    )
+    state_dir: Path | None = Field(
+        None,
+        description="last route snapshot; default $XDG_STATE_HOME/llmgw/router-PORT (~/.local/state/...)",
+    )
+    drain_s: float = Field(
+        30.0, ge=0, description="what runs may finish for so long at a graceful stop (M10)"
+    )
+    activity_tick_s: float = Field(5.0, gt=0, description="one activity map to Redis each tick")
+    activity_ttl_s: float = Field(
+        45.0, gt=0, description="a silent router's report vanishes; 3 x stale (15 s)"
+    )
+    max_body_bytes: int = Field(64 * 1024 * 1024, ge=1024, description="longest request body; 413 above")
+    connect_s: float = Field(5.0, gt=0, description="to connect to an engine")
+    first_byte_s: float = Field(600.0, gt=0, description="until an engine's first byte: a prompt is computed")
+    idle_s: float = Field(120.0, gt=0, description="longest silence inside an answer")
+    write_stall_s: float = Field(120.0, gt=0, description="longest time a client may take nothing")
+    total_s: float = Field(3600.0, gt=0, description="longest exchange")
+    access_log: bool = Field(False, description="one line a request, without bodies, queries or keys")
+    log_level: Literal["debug", "info", "warning", "error"] = "info"
+    log_style: Literal["text", "json"] = "text"
+
+    @property
+    def client_address(self) -> HostPort:
+        """Where the client API listens: as given, else the default that fits `insecure`."""
+        return parse_host_port(
+            self.listen or (OPEN_LISTEN if self.insecure else LOOPBACK_LISTEN), what="--listen"
+        )
+
+    @property
+    def admin_address(self) -> HostPort:
+        return parse_host_port(self.admin_listen, what="--admin-listen")
+
+    @property
+    def metrics_address(self) -> HostPort | None:
+        return parse_host_port(self.metrics_listen, what="--metrics-listen") if self.metrics_listen else None
+
+    @property
+    def controllers(self) -> tuple[HostPort, ...]:
+        return parse_host_ports(self.controller, what="--controller") if self.controller else ()
+
+    @property
+    def worker_count(self) -> int:
+        return self.workers or max(1, len(os.sched_getaffinity(0)))
+
+    def static_endpoints(self) -> tuple[StaticEndpoint, ...]:
+        return tuple(entry.endpoint() for entry in self.endpoints)
+
+    def limits(self) -> Limits:
+        """Bounds of the data plane as the workers take them."""
+        return Limits(
+            max_body_bytes=self.max_body_bytes,
+            connect_s=self.connect_s,
+            first_byte_s=self.first_byte_s,
+            idle_s=self.idle_s,
+            write_stall_s=self.write_stall_s,
+            total_s=self.total_s,
+        )
+
+    def named(self, port: int) -> str:
+        """This router's id, given its real client port: two routers of one machine differ by that."""
+        return self.router_id or f"{socket.gethostname()}-{port}"
+
+    def state_folder(self, port: int) -> Path:
+        """Where state lives, given the real client port."""
+        if self.state_dir is not None:
+            return self.state_dir
+        base = os.environ.get("XDG_STATE_HOME") or str(Path.home() / ".local" / "state")
+        return Path(base) / "llmgw" / f"router-{port}"
+
+
+def with_flag_endpoints(settings: RouterSettings, flags: Sequence[str]) -> RouterSettings:
+    """Add `--endpoint` values to the file's. Raises StartupError with what was given and expected."""
+    added = []
+    for text in flags:
+        try:
+            endpoint_id, url, models = split_endpoint(text)
+            static_endpoint(endpoint_id, url, models)
+        except InvalidRequest as e:
+            raise StartupError(f"--endpoint {text!r}: {e.text}", next_steps=e.next_steps) from None
+        added.append(EndpointEntry(id=endpoint_id, url=url, models=models))
+    return settings.model_copy(update={"endpoints": (*settings.endpoints, *added)})
+
+
+def check(settings: RouterSettings) -> None:
+    """Refuse what cannot be meant, before a port is opened. Raises StartupError."""
+    if settings.controller and settings.endpoints:
+        raise StartupError(
+            "endpoints and a controller exclude each other: the controller's routes replace a static list",
+            next_steps=[
+                "router-only mode: drop --controller (controller: in the file, LLMGW_ROUTER_CONTROLLER)",
+                "a fleet: drop --endpoint (endpoints: in the file, LLMGW_ROUTER_ENDPOINTS)",
+            ],
+        )
+    if not settings.controller and not settings.endpoints:
+        raise StartupError(
+            "nothing to serve: neither an endpoint nor a controller is configured",
+            next_steps=[
+                "one engine: llmgw-router serve --endpoint gpu1=http://HOST:PORT=MODEL",
+                "a fleet: llmgw-router serve --controller HOST:7070",
+                "or write `endpoints:` or `controller:` into a file and give it with --config FILE",
+            ],
+        )
+    try:
+        check_together(settings.static_endpoints())
+    except InvalidRequest as e:
+        raise StartupError(e.text, next_steps=e.next_steps) from None
+    client = settings.client_address
+    if not client.loopback and not settings.insecure:
+        raise StartupError(
+            f"refusing to listen on {client}: no API key guards it: whoever reaches it could use every model",
+            next_steps=[
+                f"this machine only: --listen 127.0.0.1:{client.port}",
+                "or accept that on a trusted network: --insecure",
+            ],
+        )
