@@ -3,6 +3,7 @@
 import asyncio
 
 import pytest
+
 from llmgw_kit.clock import Clock
 from llmgw_kit.testing.clock import FakeClock
 

@@ -3,10 +3,11 @@
 from pathlib import Path
 
 import pytest
-from llmgw_kit.errors import StartupError
-from llmgw_kit.settings import ServiceSettings, effective, load
 from pydantic import SecretStr
 from pydantic_settings import SettingsConfigDict
+
+from llmgw_kit.errors import StartupError
+from llmgw_kit.settings import ServiceSettings, effective, load
 
 
 class Sample(ServiceSettings):

@@ -1,0 +1,81 @@
+"""Settings: who wins, and what is said about what cannot be."""
+
+import pytest
+from pydantic import Field, SecretStr
+from pydantic_settings import SettingsConfigDict
+
+from llmgw_kit.errors import StartupError
+from llmgw_kit.settings import ServiceSettings, effective, load
+
+
+class Settings(ServiceSettings):
+    model_config = SettingsConfigDict(env_prefix="LLMGW_SAMPLE_", frozen=True, extra="forbid")
+
+    listen: str = "0.0.0.0:1"
+    drain_s: float = Field(30.0, gt=0, description="seconds")
+    port: int = 1
+    dsn: SecretStr | None = None
+
+
+@pytest.fixture
+def file(tmp_path):
+    def write(text: str):
+        path = tmp_path / "config.yaml"
+        path.write_text(text)
+        return path
+
+    return write
+
+
+def test_flag_beats_environment_beats_file_beats_default(file, monkeypatch):
+    config = file("listen: from-file\ndrain_s: 5\n")
+    monkeypatch.setenv("LLMGW_SAMPLE_LISTEN", "from-environment")
+    assert load(Settings, config=config, flags={"listen": "from-flag"}).listen == "from-flag"
+    assert load(Settings, config=config, flags={"listen": None}).listen == "from-environment"
+    monkeypatch.delenv("LLMGW_SAMPLE_LISTEN")
+    assert load(Settings, config=config, flags={}).listen == "from-file"
+    assert load(Settings, config=config, flags={}).drain_s == 5
+    assert load(Settings, config=None, flags={}).listen == "0.0.0.0:1"
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("listn: x\n", "unknown key 'listn' (did you mean 'listen'?)"),
+        ("- a\n", "holds a list; expected `key: value` lines"),
+        ("a: [\n", "is not YAML"),
+        ("drain_s: -1\n", "drain_s: Input should be greater than 0 (given -1)"),
+    ],
+)
+def test_a_bad_file_is_told_with_its_name(file, text, said):
+    config = file(text)
+    with pytest.raises(StartupError) as refused:
+        load(Settings, config=config, flags={})
+    assert said in refused.value.text
+    assert str(config) in refused.value.text
+
+
+def test_a_missing_file_is_told(tmp_path):
+    with pytest.raises(StartupError, match=r"cannot be read: No such file"):
+        load(Settings, config=tmp_path / "none.yaml", flags={})
+
+
+def test_a_kubernetes_service_link_is_recognised(monkeypatch):
+    monkeypatch.setenv("LLMGW_SAMPLE_PORT", "tcp://10.0.0.1:8080")
+    with pytest.raises(StartupError, match=r"looks like a Kubernetes service link"):
+        load(Settings, config=None, flags={})
+
+
+def test_a_bad_flag_and_a_bad_variable_are_named(monkeypatch):
+    with pytest.raises(StartupError, match=r"^--drain-s: .*given 'soon'"):
+        load(Settings, config=None, flags={"drain_s": "soon"})
+    monkeypatch.setenv("LLMGW_SAMPLE_DRAIN_S", "later")
+    with pytest.raises(StartupError, match=r"^environment LLMGW_SAMPLE_DRAIN_S: "):
+        load(Settings, config=None, flags={})
+
+
+def test_secrets_are_masked(monkeypatch):
+    monkeypatch.setenv("LLMGW_SAMPLE_DSN", "postgresql://u:hush@h/d")
+    shown = effective(load(Settings, config=None, flags={}))
+    assert "hush" not in shown
+    assert "dsn: '********'" in shown
