@@ -43,10 +43,13 @@ def print_error(e: LlmgwError) -> None:
 
 
 class StopSignal:
-    """SIGINT and SIGTERM as an event. A second signal exits at once: somebody means it."""
+    """SIGINT and SIGTERM as an event. A second signal exits at once: somebody means it.
 
-    def __init__(self) -> None:
+    `on_second` runs just before that exit, for what would otherwise outlive this process."""
+
+    def __init__(self, *, on_second: Callable[[], None] | None = None) -> None:
         self._event = asyncio.Event()
+        self._on_second = on_second
         loop = asyncio.get_running_loop()
         for number in (signal.SIGINT, signal.SIGTERM):
             loop.add_signal_handler(number, self._on, number)
@@ -54,6 +57,8 @@ class StopSignal:
     def _on(self, number: int) -> None:
         if self._event.is_set():
             log.warning("%s again: exiting at once", signal.Signals(number).name)
+            if self._on_second is not None:
+                self._on_second()
             os._exit(128 + number)
         log.info("%s: stopping; a second one exits at once", signal.Signals(number).name)
         self._event.set()

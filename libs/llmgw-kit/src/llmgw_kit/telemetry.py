@@ -39,10 +39,14 @@ def health_routes(ready: Ready) -> list[web.RouteDef]:
     return [web.get("/healthz", healthz), web.get("/readyz", readyz)]
 
 
-def metrics_route(registry: CollectorRegistry) -> web.RouteDef:
-    """`/metrics`, rendered off the loop: a large registry takes long."""
+def metrics_route(registry: CollectorRegistry, *, before: Callable[[], None] | None = None) -> web.RouteDef:
+    """`/metrics`, rendered off the loop: a large registry takes long.
+
+    `before` runs on the loop first: there a collector can read what only the loop may touch."""
 
     async def metrics(_: web.Request) -> web.Response:
+        if before is not None:
+            before()
         body = await asyncio.to_thread(generate_latest, registry)
         return web.Response(body=body, headers={"Content-Type": CONTENT_TYPE_LATEST})
 
