@@ -42,7 +42,22 @@ test-integration: $(STAMP) ## Only tests/integration: real servers, real process
 sim: $(STAMP) ## Replay one seed of the simulation: make sim SEED=41
 	@LLMGW_SIM_SEED=$(SEED) .venv/bin/pytest tests/simulation -k $(if $(SEED),one_seed,short)
 
-.PHONY: help setup lock proto proto-check lab lab-clean test test-integration sim
+fmt: $(STAMP) ## Format Python and proto
+	@.venv/bin/ruff check --quiet --fix-only . && .venv/bin/ruff format --quiet . && .venv/bin/buf format -w proto
+
+lint: $(STAMP) ## Lint Python, shell, YAML and Dockerfiles
+	@.venv/bin/ruff check --quiet . && .venv/bin/ruff format --quiet --check .
+	@git ls-files '*.sh' .ci/run | xargs .venv/bin/shellcheck
+	@.venv/bin/yamllint --strict $$(git ls-files '*.yaml' '*.yml')
+	@.venv/bin/hadolint $$(git ls-files '*Dockerfile*')
+
+type: $(STAMP) ## Check types
+	@.venv/bin/mypy $(foreach part,$(wildcard libs/llmgw-[!p]*/src/* services/*/src/*),$(part)) tools
+
+imports: $(STAMP) ## Check that packages import only what they may
+	@.venv/bin/lint-imports
+
+.PHONY: help setup lock proto proto-check fmt lint type imports lab lab-clean test test-integration sim
 
 COMPOSE := .venv/bin/docker-compose -f deploy/compose.yaml
 
