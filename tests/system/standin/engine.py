@@ -155,7 +155,7 @@ def _end_with_parent() -> None:
 
 
 def _clear_stale() -> None:
-    """Take away what a killed run left: its daemon (the recorded pid, and only if that is ours), its rules."""
+    """Take away what a killed run left: its daemon (the recorded pid, only if that is ours), its rules."""
     if (pid := _stale_pid()) is not None:
         with suppress(ProcessLookupError):  # it ends by itself, perhaps just now
             os.kill(pid, signal.SIGTERM)
