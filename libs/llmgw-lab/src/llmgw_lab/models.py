@@ -93,3 +93,24 @@ def catalog_entry(model: ModelFile, *, env: Mapping[str, str]) -> dict[str, Any]
             }
         ],
     }
+
+
+def scripted_entry(name: str, *flags: str, env: Mapping[str, str]) -> dict[str, Any]:
+    """The catalog's entry of a model served by the scripted engine, with flags of its script."""
+    engine = [sys.executable, "-m", "llmgw_kit.testing.engine"]
+    return {
+        "name": name,
+        "profiles": [
+            {
+                "name": "scripted",
+                "engine": "command",
+                "gpu_class": "LAB-24G",
+                "command": [*engine, "--port", "{port}", "--served-name", "{served_name}", *flags],
+                "ready_path": "/health",
+                "env": dict(env),
+                "ready_timeout_s": 60.0,
+                "drain_timeout_s": 10.0,
+                "stop_grace_s": 3.0,
+            }
+        ],
+    }

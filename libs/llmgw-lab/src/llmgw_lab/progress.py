@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -74,6 +75,9 @@ class Shown:
         step = Step(self, name)
         try:
             yield step
+        except asyncio.CancelledError:
+            step.end("-", "dim")  # something else ended it
+            raise
         except BaseException:
             step.end("x", "red")
             raise
