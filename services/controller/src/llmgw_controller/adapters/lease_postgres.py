@@ -1,0 +1,112 @@
+"""The lease as one row of Postgres, whose clock decides when it has run out (architecture.md, section 5)."""
+
+import asyncio
+from contextlib import suppress
+
+import asyncpg
+
+from llmgw_controller.adapters.postgres_errors import passes_with_time, told
+from llmgw_controller.ports import Lease, LeaseView
+from llmgw_kit.ids import LeaseTerm
+from llmgw_kit.postgres import connect_one
+
+LEASE_NAME = "controller"
+
+#: A renewal that takes longer is given up and tried again on a new connection: the holder's time runs.
+STATEMENT_TIMEOUT_S = 2.0
+#: A take-over waits for the row lock of a frozen leader, which the server cuts after 2 s.
+ACQUIRE_TIMEOUT_S = 4.5
+
+_READ = """
+SELECT holder, address, term, extract(epoch FROM expires_at - clock_timestamp())::float8 AS expires_in_s
+  FROM controller_lease WHERE name = $1
+"""
+# The term is part of a unique key, so this update waits for every transaction that holds the row's KEY
+# SHARE lock: the old leader's writes land before the new term begins, or not at all. The time is read after
+# that wait.
+_ACQUIRE = """
+INSERT INTO controller_lease AS held (name, holder, address, term, expires_at)
+VALUES ($1, $2, $3, 1, clock_timestamp() + $4 * interval '1 second')
+ON CONFLICT (name) DO UPDATE
+   SET holder = excluded.holder, address = excluded.address, term = held.term + 1,
+       expires_at = clock_timestamp() + $4 * interval '1 second'
+ WHERE held.expires_at <= clock_timestamp()
+RETURNING term, extract(epoch FROM clock_timestamp())::float8 AS now
+"""
+_RENEW = """
+UPDATE controller_lease SET expires_at = clock_timestamp() + $4 * interval '1 second'
+ WHERE name = $1 AND holder = $2 AND term = $3 AND expires_at > clock_timestamp()
+RETURNING extract(epoch FROM clock_timestamp())::float8
+"""
+_RELEASE = """
+UPDATE controller_lease SET expires_at = clock_timestamp()
+ WHERE name = $1 AND holder = $2 AND term = $3 AND expires_at > clock_timestamp()
+"""
+
+
+class PostgresLease:
+    """LeaseStore on a connection of its own: work that fills the pool must not delay a renewal.
+
+    Every method raises Unavailable when Postgres does not answer in time."""
+
+    def __init__(self, dsn: str, *, name: str = LEASE_NAME) -> None:
+        self._dsn = dsn
+        self._name = name
+        self._connection: asyncpg.Connection[asyncpg.Record] | None = None
+        self._one_at_a_time = asyncio.Lock()
+
+    async def acquire(self, *, holder: str, address: str, ttl_s: float) -> Lease | None:
+        """As in the port. Looks before it tries, so that a standby does not lock the leader's row."""
+        view = await self.read()
+        if view is not None and view.expires_in_s > 0:
+            return None
+        with told("answer for the lease"):
+            try:
+                row = await self._row(
+                    _ACQUIRE, self._name, holder, address, ttl_s, timeout_s=ACQUIRE_TIMEOUT_S
+                )
+            except asyncpg.LockNotAvailableError:
+                return None  # the old leader's last write is still under way
+        return None if row is None else Lease(holder, LeaseTerm(row["term"]), ttl_s, row["now"])
+
+    async def renew(self, lease: Lease) -> Lease | None:
+        """As in the port."""
+        with told("renew the lease"):
+            row = await self._row(_RENEW, self._name, lease.holder, lease.term, lease.ttl_s)
+        return None if row is None else Lease(lease.holder, lease.term, lease.ttl_s, row[0])
+
+    async def release(self, lease: Lease) -> None:
+        """As in the port. A lease that is no longer ours is left alone."""
+        with told("release the lease"):
+            await self._row(_RELEASE, self._name, lease.holder, lease.term)
+
+    async def read(self) -> LeaseView | None:
+        """As in the port."""
+        with told("answer for the lease"):
+            row = await self._row(_READ, self._name)
+        if row is None:
+            return None
+        return LeaseView(row["holder"], row["address"], LeaseTerm(row["term"]), row["expires_in_s"])
+
+    async def close(self) -> None:
+        """Close the connection; the lease itself stays as it is."""
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            # A dead peer cannot be told goodbye, and need not be.
+            with suppress(OSError, TimeoutError, asyncpg.PostgresError, asyncpg.InterfaceError):
+                await connection.close(timeout=1.0)
+
+    async def _row(
+        self, sql: str, *values: object, timeout_s: float = STATEMENT_TIMEOUT_S
+    ) -> asyncpg.Record | None:
+        async with self._one_at_a_time:
+            if self._connection is None or self._connection.is_closed():
+                self._connection = await connect_one(self._dsn, application="llmgw-controller-lease")
+            try:
+                return await self._connection.fetchrow(sql, *values, timeout=timeout_s)
+            except BaseException as e:
+                # After a time-out or a cancellation nobody knows what the server still does on it.
+                if isinstance(e, asyncio.CancelledError) or passes_with_time(e):
+                    self._connection.terminate()
+                    self._connection = None
+                raise

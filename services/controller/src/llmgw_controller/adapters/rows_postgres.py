@@ -1,0 +1,153 @@
+"""Rows of Postgres to core types: one place that knows the columns for reading."""
+
+import json
+from collections import defaultdict
+from typing import TYPE_CHECKING, Any
+
+import asyncpg
+
+from llmgw_controller.core.state import (
+    ActivationRow,
+    Cause,
+    DeviceRow,
+    LoadRecord,
+    NodeRow,
+    Phase,
+    PortQuarantine,
+    ReplicaRow,
+    RouterRow,
+    Schedulability,
+    ShardRow,
+    Stored,
+    Tombstone,
+    Wish,
+)
+from llmgw_kit.ids import DeviceId, ModelId, NodeId, ReplicaId, RouterId, SessionEpoch, ShardId
+
+if TYPE_CHECKING:
+    from asyncpg.pool import PoolConnectionProxy
+
+    Connection = asyncpg.Connection[asyncpg.Record] | PoolConnectionProxy[asyncpg.Record]
+
+_NODES = """
+SELECT *, extract(epoch FROM last_heard)::float8 AS heard, extract(epoch FROM lost_at)::float8 AS lost
+  FROM nodes
+"""
+_DEVICES = "SELECT * FROM devices ORDER BY node_id, index, device_id"
+_REPLICAS = """
+SELECT *, extract(epoch FROM until)::float8 AS until_s, extract(epoch FROM created_at)::float8 AS created_s,
+       extract(epoch FROM since)::float8 AS since_s, extract(epoch FROM ready_since)::float8 AS ready_s
+  FROM replicas
+"""
+_SHARDS = "SELECT * FROM shards ORDER BY replica_id, rank"
+_TOMBSTONES = """
+SELECT node_id, shard_id, replica_id, extract(epoch FROM since)::float8 AS since_s FROM tombstones
+ ORDER BY node_id, shard_id
+"""
+_QUARANTINE = """
+SELECT node_id, port, extract(epoch FROM until)::float8 AS until_s FROM port_leases
+ WHERE shard_id IS NULL ORDER BY node_id, port
+"""
+_ACTIVATIONS = """
+SELECT model, extract(epoch FROM opened_at)::float8 AS opened_s,
+       extract(epoch FROM asked_at)::float8 AS asked_s
+  FROM activations
+"""
+_ROUTERS = "SELECT router_id, incarnation, extract(epoch FROM seen_at)::float8 AS seen_s FROM routers"
+_LOADS = """
+SELECT model, profile, gpu_class, seconds, extract(epoch FROM at)::float8 AS at_s
+  FROM load_history ORDER BY at, id
+"""
+_MODELS = "SELECT name, spec FROM models"
+
+
+async def load(connection: "Connection") -> Stored:
+    """Everything, in the caller's transaction."""
+    devices: dict[str, list[DeviceRow]] = defaultdict(list)
+    for row in await connection.fetch(_DEVICES):
+        devices[row["node_id"]].append(
+            DeviceRow(DeviceId(row["device_id"]), row["index"], row["gpu_class"], row["memory_total_bytes"])
+        )
+    shards: dict[str, list[ShardRow]] = defaultdict(list)
+    for row in await connection.fetch(_SHARDS):
+        shards[row["replica_id"]].append(_shard(row))
+    nodes = [_node(row, devices[row["node_id"]]) for row in await connection.fetch(_NODES)]
+    replicas = [_replica(row, shards[row["replica_id"]]) for row in await connection.fetch(_REPLICAS)]
+    return Stored(
+        nodes={node.node_id: node for node in nodes},
+        replicas={replica.replica_id: replica for replica in replicas},
+        tombstones=tuple(
+            Tombstone(NodeId(r["node_id"]), ShardId(r["shard_id"]), ReplicaId(r["replica_id"]), r["since_s"])
+            for r in await connection.fetch(_TOMBSTONES)
+        ),
+        quarantine=tuple(
+            PortQuarantine(NodeId(r["node_id"]), r["port"], r["until_s"])
+            for r in await connection.fetch(_QUARANTINE)
+        ),
+        activations={
+            ModelId(r["model"]): ActivationRow(ModelId(r["model"]), r["opened_s"], r["asked_s"])
+            for r in await connection.fetch(_ACTIVATIONS)
+        },
+        routers={
+            RouterId(r["router_id"]): RouterRow(RouterId(r["router_id"]), r["incarnation"], r["seen_s"])
+            for r in await connection.fetch(_ROUTERS)
+        },
+        loads=tuple(
+            LoadRecord(ModelId(r["model"]), r["profile"], r["gpu_class"], r["seconds"], r["at_s"])
+            for r in await connection.fetch(_LOADS)
+        ),
+        models={ModelId(r["name"]): r["spec"] for r in await connection.fetch(_MODELS)},
+    )
+
+
+def _node(row: asyncpg.Record, devices: list[DeviceRow]) -> NodeRow:
+    first, last = row["engine_port_first"], row["engine_port_last"]
+    return NodeRow(
+        node_id=NodeId(row["node_id"]),
+        boot_id=row["boot_id"],
+        agent_instance=row["agent_instance"],
+        version=row["version"],
+        address=row["address"],
+        fabrics=tuple(row["fabrics"]),
+        pool=row["pool"],
+        engine_ports=None if first is None or last is None else (first, last),
+        devices=tuple(devices),
+        schedulability=Schedulability(row["schedulability"]),
+        session_epoch=SessionEpoch(row["session_epoch"]),
+        last_heard=row["heard"],
+        lost_at=row["lost"],
+    )
+
+
+def _shard(row: asyncpg.Record) -> ShardRow:
+    ports: dict[str, Any] = json.loads(row["ports"])
+    return ShardRow(
+        shard_id=ShardId(row["shard_id"]),
+        node_id=NodeId(row["node_id"]),
+        rank=row["rank"],
+        device_ids=tuple(DeviceId(device) for device in row["device_ids"]),
+        ports=tuple(sorted(ports.items())),
+        released=row["released"],
+    )
+
+
+def _replica(row: asyncpg.Record, shards: list[ShardRow]) -> ReplicaRow:
+    return ReplicaRow(
+        replica_id=ReplicaId(row["replica_id"]),
+        model=ModelId(row["model"]),
+        profile=row["profile"],
+        spec_hash=row["spec_hash"],
+        cause=Cause(row["cause"]),
+        wish=Wish(row["wish"]),
+        phase=Phase(row["phase"]),
+        reason=row["reason"],
+        until=row["until_s"],
+        group_epoch=row["group_epoch"],
+        failures=row["failures"],
+        created_at=row["created_s"],
+        since=row["since_s"],
+        ready_since=row["ready_s"],
+        credential=row["credential"],
+        shards=tuple(shards),
+        story=tuple(row["story"]),
+    )

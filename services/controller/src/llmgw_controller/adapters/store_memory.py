@@ -1,0 +1,64 @@
+"""The truth of a controller without a database: gone with the process, and held to the same contract."""
+
+import asyncio
+from collections import deque
+from collections.abc import Sequence
+from typing import Literal
+
+from llmgw_controller.adapters.lease_memory import MemoryLease
+from llmgw_controller.core.apply import Claimed, apply
+from llmgw_controller.core.plan import Change, PutEvent
+from llmgw_controller.core.state import Stored
+from llmgw_controller.ports import ClaimTaken, EventRow, Fenced
+from llmgw_kit.ids import LeaseTerm
+
+#: Memory is not a log: the newest events, and no more.
+EVENTS_KEPT = 2000
+
+
+class MemoryStore:
+    """Store on a value that is replaced as a whole. `lease` is the fence."""
+
+    def __init__(self, lease: MemoryLease) -> None:
+        self._lease = lease
+        self._stored = Stored()
+        self._events: deque[EventRow] = deque(maxlen=EVENTS_KEPT)
+        self._next_event = 1
+
+    @property
+    def kind(self) -> Literal["postgres", "memory"]:
+        """Vanishes with us."""
+        return "memory"
+
+    async def load(self) -> Stored:
+        """As in the port."""
+        await asyncio.sleep(0)  # gives way, as a real store does
+        return self._stored
+
+    async def commit(self, term: LeaseTerm, changes: Sequence[Change]) -> None:
+        """As in the port."""
+        await asyncio.sleep(0)
+        if not self._lease.is_held(term):
+            raise Fenced(f"term {term} holds the lease no longer; {len(changes)} changes not written")
+        try:
+            self._stored = apply(self._stored, changes)
+        except Claimed as e:
+            raise ClaimTaken(e.text) from e
+        for change in changes:
+            if isinstance(change, PutEvent):
+                event = EventRow(self._next_event, change.at, term, change.kind, change.subject, change.text,
+                                 change.severity)  # fmt: skip
+                self._events.append(event)
+                self._next_event += 1
+
+    async def events(self, *, since: float | None, subject: str | None, limit: int) -> list[EventRow]:
+        """As in the port."""
+        found = (
+            event
+            for event in reversed(self._events)
+            if (since is None or event.at >= since) and (subject is None or event.subject == subject)
+        )
+        return [event for event, _ in zip(found, range(limit), strict=False)]
+
+    async def close(self) -> None:
+        """Nothing to close."""

@@ -1,0 +1,95 @@
+"""The truth in Postgres: one consistent reading, and writes that carry the lease's term.
+
+Loading is in `rows_postgres.py`, each kind of change in `changes_postgres.py`.
+"""
+
+import logging
+from collections.abc import Sequence
+from typing import Literal
+
+import asyncpg
+
+from llmgw_controller.adapters import changes_postgres, rows_postgres
+from llmgw_controller.adapters.lease_postgres import LEASE_NAME
+from llmgw_controller.adapters.postgres_errors import told
+from llmgw_controller.core.plan import Change, Severity
+from llmgw_controller.core.state import Stored
+from llmgw_controller.ports import ClaimTaken, EventRow, Fenced
+from llmgw_kit.ids import LeaseTerm
+from llmgw_kit.postgres import Postgres
+
+log = logging.getLogger(__name__)
+
+#: First statement of every write. The lock is shared by our own transactions and by renewals, but a take-over
+#: changes the key column `term` and so waits for it, or has already won, and then no row is found.
+FENCE = """
+SELECT 1 FROM controller_lease WHERE name = $1 AND term = $2 AND expires_at > clock_timestamp() FOR KEY SHARE
+"""
+
+_EVENTS = """
+SELECT event_id, extract(epoch FROM at)::float8 AS at, term, kind, subject, text, severity FROM events
+ WHERE ($1::float8 IS NULL OR at >= to_timestamp($1)) AND ($2::text IS NULL OR subject = $2)
+ ORDER BY event_id DESC LIMIT $3
+"""
+
+
+class PostgresStore:
+    """Store on a pool. Nothing here waits for anything but Postgres while a transaction is open."""
+
+    def __init__(self, postgres: Postgres, *, lease_name: str = LEASE_NAME) -> None:
+        self._postgres = postgres
+        self._lease_name = lease_name
+
+    @property
+    def kind(self) -> Literal["postgres", "memory"]:
+        """Survives us."""
+        return "postgres"
+
+    async def load(self) -> Stored:
+        """As in the port."""
+        with told("answer"):
+            async with (
+                self._postgres.connection() as connection,
+                connection.transaction(isolation="repeatable_read", readonly=True),
+            ):
+                return await rows_postgres.load(connection)
+
+    async def commit(self, term: LeaseTerm, changes: Sequence[Change]) -> None:
+        """As in the port."""
+        with told("commit"):
+            try:
+                async with self._postgres.connection() as connection, connection.transaction():
+                    if await connection.fetchrow(FENCE, self._lease_name, term) is None:
+                        raise Fenced(
+                            f"term {term} holds the lease no longer; {len(changes)} changes not written"
+                        )
+                    for change in changes:
+                        await changes_postgres.write(connection, term, change)
+            except asyncpg.UniqueViolationError as e:
+                if e.table_name not in ("device_claims", "port_leases"):
+                    raise
+                raise ClaimTaken(f"another shard holds it: {e.detail}") from e
+            except asyncpg.ForeignKeyViolationError as e:
+                raise AssertionError(f"a plan forgets what still holds claims: {e.detail}") from e
+
+    async def events(self, *, since: float | None, subject: str | None, limit: int) -> list[EventRow]:
+        """As in the port."""
+        with told("answer"):
+            async with self._postgres.connection() as connection:
+                rows = await connection.fetch(_EVENTS, since, subject, limit)
+        return [
+            EventRow(
+                event_id=row["event_id"],
+                at=row["at"],
+                term=LeaseTerm(row["term"]),
+                kind=row["kind"],
+                subject=row["subject"],
+                text=row["text"],
+                severity=Severity(row["severity"]),
+            )
+            for row in rows
+        ]
+
+    async def close(self) -> None:
+        """Close the pool."""
+        await self._postgres.close()

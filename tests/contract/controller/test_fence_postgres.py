@@ -1,0 +1,125 @@
+"""What only a real database can show: locks between a leader's write and a take-over."""
+
+import asyncio
+import time
+from pathlib import Path
+
+import asyncpg
+import pytest
+
+from llmgw_controller.adapters.lease_postgres import LEASE_NAME, PostgresLease
+from llmgw_controller.adapters.store_postgres import FENCE, PostgresStore
+from llmgw_controller.core.plan import PutEvent, Severity
+from llmgw_controller.ports import Fenced
+from llmgw_kit.errors import Unavailable
+from llmgw_kit.postgres import connect_one, connect_pool
+from llmgw_kit.testing.embedded import EmbeddedPostgres
+from llmgw_kit.testing.processes import Cage
+from llmgw_schema.migrate import migrate
+
+NOTE = PutEvent(1.0, "kind", "subject", "text", Severity.INFO)
+
+
+async def test_a_leader_frozen_inside_a_write_delays_the_next_one_a_little_and_writes_nothing(
+    postgres_dsn: str,
+) -> None:
+    first, second = PostgresLease(postgres_dsn), PostgresLease(postgres_dsn)
+    old = await first.acquire(holder="a", address="a:1", ttl_s=0.5)
+    assert old is not None
+    # As the store's connection would be, frozen after its first statements and before its commit.
+    frozen = await connect_one(postgres_dsn, application="frozen")
+    await frozen.execute("BEGIN")
+    assert await frozen.fetchrow(FENCE, LEASE_NAME, old.term) is not None
+    await frozen.execute(
+        "INSERT INTO events (at, term, kind, subject, text, severity) "
+        "VALUES (now(), $1, 'k', 's', 't', 'info')",
+        old.term,
+    )
+    began = time.monotonic()
+    new = None
+    while new is None:
+        assert time.monotonic() - began < 10, "nobody can take over"
+        new = await second.acquire(holder="b", address="b:1", ttl_s=30)
+        await asyncio.sleep(0.05)
+    took_s = time.monotonic() - began
+    # The lease's rest, and at most the 2 s after which Postgres cuts who idles inside a transaction.
+    assert 0.3 < took_s < 0.5 + 2.0 + 1.0
+    assert new.term > old.term
+    with pytest.raises((asyncpg.PostgresError, asyncpg.InterfaceError)):
+        await frozen.execute("COMMIT")
+    check = await connect_one(postgres_dsn, application="check")
+    assert await check.fetchval("SELECT count(*) FROM events") == 0
+    await check.close()
+    await first.close()
+    await second.close()
+
+
+async def test_a_take_over_waits_for_a_write_that_is_under_way(postgres_dsn: str) -> None:
+    """The write that passed the fence lands in its own term, before the next one begins."""
+    lease = PostgresLease(postgres_dsn)
+    old = await lease.acquire(holder="a", address="a:1", ttl_s=0.2)
+    assert old is not None
+    writer = await connect_one(postgres_dsn, application="writer")
+    await writer.execute("BEGIN")
+    assert await writer.fetchrow(FENCE, LEASE_NAME, old.term) is not None
+    await asyncio.sleep(0.3)
+    taking = asyncio.create_task(lease.acquire(holder="b", address="b:1", ttl_s=30))
+    await asyncio.sleep(0.2)
+    assert not taking.done()
+    await writer.execute("COMMIT")
+    new = await taking
+    assert new is not None
+    assert new.term == old.term + 1
+    await writer.close()
+    await lease.close()
+
+
+async def test_renewing_does_not_wait_for_our_own_writes(postgres_dsn: str) -> None:
+    lease = PostgresLease(postgres_dsn)
+    held = await lease.acquire(holder="a", address="a:1", ttl_s=30)
+    assert held is not None
+    writer = await connect_one(postgres_dsn, application="writer")
+    async with writer.transaction():
+        assert await writer.fetchrow(FENCE, LEASE_NAME, held.term) is not None
+        assert await asyncio.wait_for(lease.renew(held), 1.0) is not None
+    await writer.close()
+    await lease.close()
+
+
+async def test_two_at_once_get_one_lease(postgres_dsn: str) -> None:
+    leases = [PostgresLease(postgres_dsn) for _ in range(4)]
+    for _ in range(5):
+        found = await asyncio.gather(
+            *(lease.acquire(holder=f"h{n}", address=f"h{n}:1", ttl_s=30) for n, lease in enumerate(leases))
+        )
+        winners = [lease for lease in found if lease is not None]
+        assert len(winners) == 1
+        await leases[0].release(winners[0])
+    for lease in leases:
+        await lease.close()
+
+
+async def test_a_dead_server_is_told_as_unavailable_and_all_come_back(cage: Cage, tmp_path: Path) -> None:
+    async with EmbeddedPostgres(cage, tmp_path / "pg") as server:
+        connection = await connect_one(server.dsn(), application="test")
+        await migrate(connection)
+        await connection.close()
+        lease = PostgresLease(server.dsn())
+        store = PostgresStore(await connect_pool(server.dsn(), application="test", max_size=2))
+        held = await lease.acquire(holder="a", address="a:1", ttl_s=60)
+        assert held is not None
+        await store.commit(held.term, [NOTE])
+        await asyncio.to_thread(server.kill)
+        for attempt in (store.load(), store.commit(held.term, [NOTE]), lease.renew(held), lease.read()):
+            with pytest.raises(Unavailable):
+                await attempt
+        await server.restart()
+        # The lease is a row: it survived the server, and so did the term.
+        assert await lease.renew(held) is not None
+        await store.commit(held.term, [NOTE])
+        assert len(await store.events(since=None, subject=None, limit=9)) == 2
+        await lease.release(held)
+        with pytest.raises(Fenced):
+            await store.commit(held.term, [NOTE])
+        await store.close()
+        await lease.close()
