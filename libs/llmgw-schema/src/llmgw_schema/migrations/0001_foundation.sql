@@ -12,7 +12,9 @@ CREATE TABLE controller_lease (
 CREATE TABLE routers (
     router_id   text PRIMARY KEY,
     incarnation text        NOT NULL,
-    seen_at     timestamptz NOT NULL
+    seen_at     timestamptz NOT NULL,
+    -- An earlier incarnation ended without a goodbye, proven dead at this time.
+    crashed_at  timestamptz
 );
 
 -- Stored models: what `model apply` was given, as canonical JSON. Configuration lives in files.

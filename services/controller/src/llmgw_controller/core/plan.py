@@ -62,6 +62,14 @@ class PutNode:
 
 
 @dataclass(frozen=True)
+class JudgeNode:
+    """Set or clear LOST and nothing else: a session accepted since the snapshot keeps its own columns."""
+
+    node_id: NodeId
+    lost_at: float | None
+
+
+@dataclass(frozen=True)
 class PutTombstone:
     tombstone: Tombstone
 
@@ -122,8 +130,8 @@ class PutEvent:
 
 
 Change = (
-    PutReplica | Reserve | Release | DeleteReplica | PutNode | PutTombstone | DropTombstone | PutActivation
-    | CloseActivation | PutRouter | DropRouter | PutModel | DropModel | PutLoad | PutEvent
+    PutReplica | Reserve | Release | DeleteReplica | PutNode | JudgeNode | PutTombstone | DropTombstone
+    | PutActivation | CloseActivation | PutRouter | DropRouter | PutModel | DropModel | PutLoad | PutEvent
 )  # fmt: skip
 
 

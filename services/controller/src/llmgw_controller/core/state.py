@@ -166,7 +166,11 @@ class RouterRow:
 
     router_id: RouterId
     incarnation: str
+    #: When a leader first met this incarnation.
     seen_at: float
+    #: An earlier incarnation of this id ended without a goodbye, proven dead at this time: it counts as
+    #: an ask for everything, for what it picked in its last tick died with it. None: never.
+    crashed_at: float | None = None
 
 
 @dataclass(frozen=True)

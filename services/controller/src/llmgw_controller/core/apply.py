@@ -1,0 +1,148 @@
+"""What a plan's changes make of the rows. The in-memory store commits with it; reconcile reads its own
+writes by it; Postgres must agree with it, which the contract suite shows.
+
+Changes apply in order and all together: the caller keeps the old value when one of them raises.
+"""
+
+from collections.abc import Iterable
+from dataclasses import replace
+from typing import TypeVar
+
+from llmgw_controller.core.plan import (
+    Change,
+    CloseActivation,
+    DeleteReplica,
+    DropModel,
+    DropRouter,
+    DropTombstone,
+    JudgeNode,
+    PutActivation,
+    PutEvent,
+    PutLoad,
+    PutModel,
+    PutNode,
+    PutReplica,
+    PutRouter,
+    PutTombstone,
+    Release,
+    Reserve,
+)
+from llmgw_controller.core.state import LoadRecord, ReplicaRow, Stored
+from llmgw_kit.errors import Conflict
+from llmgw_kit.ids import DeviceId, NodeId
+
+K = TypeVar("K")
+V = TypeVar("V")
+
+#: Load records kept of each (model, profile, class): enough for a p90, few enough to follow a change.
+LOADS_KEPT = 20
+
+
+class Claimed(Conflict):
+    """A device or port of the plan is held by another shard: decide again on newer rows."""
+
+    code_default = "claim_taken"
+
+
+def apply(stored: Stored, changes: Iterable[Change]) -> Stored:
+    """The rows after all of `changes`. Raises Claimed, and AssertionError for a plan that forgets a claim."""
+    for change in changes:
+        stored = _apply(stored, change)
+    return stored
+
+
+def _apply(stored: Stored, change: Change) -> Stored:
+    match change:
+        case PutReplica(row):
+            _keeps_claims(stored.replicas.get(row.replica_id), row)
+            return replace(stored, replicas={**stored.replicas, row.replica_id: row})
+        case Reserve(row):
+            return _reserve(stored, row)
+        case Release():
+            return _release(stored, change)
+        case DeleteReplica(replica_id):
+            row_gone = stored.replicas[replica_id]
+            assert not row_gone.holds_devices, f"{replica_id}: deleted while it holds devices"
+            return replace(stored, replicas=_without(stored.replicas, replica_id))
+        case PutNode(node):
+            return replace(stored, nodes={**stored.nodes, node.node_id: node})
+        case JudgeNode(node_id, lost_at):
+            judged = replace(stored.nodes[node_id], lost_at=lost_at)
+            return replace(stored, nodes={**stored.nodes, node_id: judged})
+        case PutTombstone(stone):
+            stones = {(s.node_id, s.shard_id): s for s in (*stored.tombstones, stone)}
+            return replace(stored, tombstones=tuple(stones[key] for key in sorted(stones)))
+        case DropTombstone(node_id, shard_id):
+            left = tuple(s for s in stored.tombstones if (s.node_id, s.shard_id) != (node_id, shard_id))
+            return replace(stored, tombstones=left)
+        case PutActivation(activation):
+            return replace(stored, activations={**stored.activations, activation.model: activation})
+        case CloseActivation(model, _):
+            return replace(stored, activations=_without(stored.activations, model))
+        case PutRouter(router):
+            return replace(stored, routers={**stored.routers, router.router_id: router})
+        case DropRouter(router_id):
+            return replace(stored, routers=_without(stored.routers, router_id))
+        case PutModel(name, text):
+            return replace(stored, models={**stored.models, name: text})
+        case DropModel(name):
+            return replace(stored, models=_without(stored.models, name))
+        case PutLoad(load):
+            return replace(stored, loads=_with_load(stored.loads, load))
+        case PutEvent():
+            return stored  # Events are written, never decided on.
+
+
+def _reserve(stored: Stored, row: ReplicaRow) -> Stored:
+    devices: set[tuple[NodeId, DeviceId]] = set()
+    ports: set[tuple[NodeId, int]] = set()
+    for other in stored.replicas.values():
+        for shard in other.shards:
+            if not shard.released:
+                devices.update((shard.node_id, device) for device in shard.device_ids)
+                ports.update((shard.node_id, port) for _, port in shard.ports)
+    taken: set[tuple[NodeId, int]] = set()
+    for shard in row.shards:
+        for device in shard.device_ids:
+            if (shard.node_id, device) in devices:
+                raise Claimed(f"device {device} of {shard.node_id} is claimed already")
+            devices.add((shard.node_id, device))
+        for _, port in shard.ports:
+            if (shard.node_id, port) in ports:
+                raise Claimed(f"port {port} of {shard.node_id} is leased already")
+            ports.add((shard.node_id, port))
+            taken.add((shard.node_id, port))
+    # The planner leases a quarantined port only when its time is over: the lease replaces it.
+    quarantine = tuple(q for q in stored.quarantine if (q.node_id, q.port) not in taken)
+    return replace(stored, replicas={**stored.replicas, row.replica_id: row}, quarantine=quarantine)
+
+
+def _release(stored: Stored, change: Release) -> Stored:
+    row = stored.replicas[change.replica_id]
+    shards = tuple(
+        replace(shard, released=True) if shard.shard_id in change.shard_ids else shard for shard in row.shards
+    )
+    fresh = {(q.node_id, q.port): q for q in (*stored.quarantine, *change.quarantine)}
+    return replace(
+        stored,
+        replicas={**stored.replicas, row.replica_id: replace(row, shards=shards)},
+        quarantine=tuple(fresh[key] for key in sorted(fresh)),
+    )
+
+
+def _keeps_claims(before: ReplicaRow | None, after: ReplicaRow) -> None:
+    """PutReplica moves a row; only Reserve takes and only Release frees."""
+    held = {shard.shard_id for shard in before.shards if not shard.released} if before else set()
+    kept = {shard.shard_id for shard in after.shards if not shard.released}
+    assert held == kept, f"{after.replica_id}: written with claims {sorted(kept)}, holds {sorted(held)}"
+
+
+def _with_load(loads: tuple[LoadRecord, ...], load: LoadRecord) -> tuple[LoadRecord, ...]:
+    key = (load.model, load.profile, load.gpu_class)
+    same = [old for old in loads if (old.model, old.profile, old.gpu_class) == key]
+    others = tuple(old for old in loads if (old.model, old.profile, old.gpu_class) != key)
+    return (*others, *sorted([*same, load], key=lambda one: one.at)[-LOADS_KEPT:])
+
+
+def _without(rows: dict[K, V], key: K) -> dict[K, V]:
+    return {name: row for name, row in rows.items() if name != key}

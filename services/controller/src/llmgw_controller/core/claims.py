@@ -1,0 +1,182 @@
+"""What each device is used for: the one answer that placement, the view and its sums share.
+
+A device counts once, in this order: missing or unhealthy, claimed, foreign use, cordoned (also:
+unclaimed on a node that takes no work), free. An unhealthy device is neither used nor free.
+"""
+
+from collections import Counter
+from dataclasses import dataclass, replace
+from enum import Enum
+
+from llmgw_controller.core.hearing import NodeState, node_state, takes_work, tombstones_of
+from llmgw_controller.core.state import DeviceReport, DeviceState, NodeRow, ShardState, Snapshot
+from llmgw_kit.ids import DeviceId, ModelId, NodeId, ReplicaId
+
+
+class Use(Enum):
+    UNHEALTHY = "unhealthy"
+    CLAIMED = "claimed"
+    FOREIGN = "foreign"
+    CORDONED = "cordoned"
+    FREE = "free"
+
+
+@dataclass(frozen=True)
+class Device:
+    """One device and its one use. `report` is None until its agent was heard in this term."""
+
+    node_id: NodeId
+    device_id: DeviceId
+    index: int
+    gpu_class: str
+    memory_total_bytes: int | None
+    use: Use
+    replica_id: ReplicaId | None
+    #: Claimed by an engine the rows do not know (given up with its node, or never ours to start):
+    #: it computes there all the same, so the device is taken until its exit is seen.
+    stale: bool
+    report: DeviceReport | None
+
+
+@dataclass(frozen=True)
+class Room:
+    """A node as placement sees it."""
+
+    node: NodeRow
+    state: NodeState
+    takes_work: bool
+    tombstones: int
+    #: None: not heard in this term.
+    engines: frozenset[str] | None
+    #: (model, version) held complete.
+    weights: frozenset[tuple[str, str]]
+    devices: tuple[Device, ...]
+    #: Leased, or in quarantine still, or held by a stale engine.
+    taken_ports: frozenset[int]
+    #: Live replicas of each model with a shard here.
+    models: tuple[tuple[ModelId, int], ...]
+
+
+Rooms = dict[NodeId, Room]
+
+
+@dataclass(frozen=True)
+class _Claims:
+    devices: dict[tuple[NodeId, DeviceId], tuple[ReplicaId, bool]]
+    ports: dict[NodeId, set[int]]
+    models: dict[NodeId, Counter[ModelId]]
+
+
+def rooms(snapshot: Snapshot, now: float) -> Rooms:
+    """Every known node, by id."""
+    claims = _claims(snapshot, now)
+    return {
+        node_id: _room(snapshot, snapshot.stored.nodes[node_id], claims, now)
+        for node_id in sorted(snapshot.stored.nodes)
+    }
+
+
+def with_claim(
+    rooms: Rooms,
+    model: ModelId,
+    replica_id: ReplicaId,
+    node_id: NodeId,
+    device_ids: tuple[DeviceId, ...],
+    ports: tuple[int, ...],
+) -> Rooms:
+    """The rooms after one shard more was placed."""
+    room = rooms[node_id]
+    devices = tuple(
+        replace(device, use=Use.CLAIMED, replica_id=replica_id) if device.device_id in device_ids else device
+        for device in room.devices
+    )
+    models = Counter(dict(room.models))
+    models[model] += 1
+    fuller = replace(
+        room,
+        devices=devices,
+        taken_ports=room.taken_ports | set(ports),
+        models=tuple(sorted(models.items())),
+    )
+    return {**rooms, node_id: fuller}
+
+
+def _claims(snapshot: Snapshot, now: float) -> _Claims:
+    devices: dict[tuple[NodeId, DeviceId], tuple[ReplicaId, bool]] = {}
+    ports: dict[NodeId, set[int]] = {}
+    models: dict[NodeId, Counter[ModelId]] = {}
+    known: set[str] = set()
+    for row in snapshot.stored.replicas.values():
+        for shard in row.shards:
+            known.add(shard.shard_id)
+            if shard.released:
+                continue
+            for device_id in shard.device_ids:
+                devices[shard.node_id, device_id] = (row.replica_id, False)
+            ports.setdefault(shard.node_id, set()).update(port for _, port in shard.ports)
+            models.setdefault(shard.node_id, Counter())[row.model] += 1
+    for node_id, heard in snapshot.heard.items():
+        for report in heard.shards.values():
+            if report.state is ShardState.EXITED or report.shard_id in known:
+                continue
+            for device_id in report.device_ids:
+                devices.setdefault((node_id, device_id), (report.replica_id, True))
+            ports.setdefault(node_id, set()).update(port for _, port in report.ports)
+    for quarantine in snapshot.stored.quarantine:
+        if quarantine.until > now:
+            ports.setdefault(quarantine.node_id, set()).add(quarantine.port)
+    return _Claims(devices, ports, models)
+
+
+def _room(snapshot: Snapshot, node: NodeRow, claims: _Claims, now: float) -> Room:
+    heard = snapshot.heard.get(node.node_id)
+    works = takes_work(snapshot, node, now)
+    return Room(
+        node=node,
+        state=node_state(snapshot, node, now),
+        takes_work=works,
+        tombstones=tombstones_of(snapshot, node.node_id),
+        engines=frozenset(heard.engines) if heard else None,
+        weights=frozenset((held.model, held.version) for held in heard.weights if held.complete)
+        if heard
+        else frozenset(),
+        devices=_devices(snapshot, node, claims, works=works),
+        taken_ports=frozenset(claims.ports.get(node.node_id, ())),
+        models=tuple(sorted(claims.models.get(node.node_id, Counter()).items())),
+    )
+
+
+def _devices(snapshot: Snapshot, node: NodeRow, claims: _Claims, *, works: bool) -> tuple[Device, ...]:
+    heard = snapshot.heard.get(node.node_id)
+    reports = {report.device_id: report for report in heard.devices} if heard else {}
+    inventory = {row.device_id: (row.index, row.gpu_class, row.memory_total_bytes) for row in node.devices}
+    inventory |= {
+        report.device_id: (report.index, report.gpu_class, report.memory_total_bytes)
+        for report in reports.values()
+    }
+    found: list[Device] = []
+    for device_id, (index, gpu_class, memory) in inventory.items():
+        report = reports.get(device_id)
+        claim = claims.devices.get((node.node_id, device_id))
+        if heard is not None and (report is None or report.state is not DeviceState.HEALTHY):
+            use = Use.UNHEALTHY  # In the rows but no longer in the inventory: missing.
+        elif claim is not None:
+            use = Use.CLAIMED
+        elif report is not None and (report.foreign_used_bytes or 0) >= snapshot.intervals.foreign_bytes:
+            use = Use.FOREIGN
+        else:
+            use = Use.FREE if works else Use.CORDONED
+        found.append(
+            Device(
+                node_id=node.node_id,
+                device_id=device_id,
+                index=index,
+                gpu_class=gpu_class,
+                memory_total_bytes=memory,
+                use=use,
+                replica_id=claim[0] if claim else None,
+                stale=claim[1] if claim else False,
+                report=report,
+            )
+        )
+    return tuple(sorted(found, key=lambda device: (device.index, device.device_id)))

@@ -1,0 +1,56 @@
+"""Exits: when a shard counts as gone, and how its devices and ports come free.
+
+An exit is seen when the agent says EXITED, or when an agent that had time to answer does not list the
+shard at all: its list is complete, so what is not in it does not run.
+"""
+
+from llmgw_controller.core.draft import Draft
+from llmgw_controller.core.hearing import report_of
+from llmgw_controller.core.plan import Release
+from llmgw_controller.core.state import (
+    Exit,
+    Phase,
+    PortQuarantine,
+    ReplicaRow,
+    ShardRow,
+    ShardState,
+    Snapshot,
+)
+
+#: An agent that spoke so long after a phase began and does not list the shard has no such shard. Longer
+#: than a command needs to be taken up: a start still under way must not be taken for an exit.
+SETTLE_S = 10.0
+
+VANISHED = Exit(None, None, "vanished", "its agent is connected and no longer knows the shard")
+
+
+def exit_of(snapshot: Snapshot, row: ReplicaRow, shard: ShardRow) -> Exit | None:
+    """How the shard ended; None while it may still run."""
+    report = report_of(snapshot, shard)
+    if report is not None:
+        if report.state is not ShardState.EXITED:
+            return None
+        return report.exit or Exit(None, None, "unknown", "the agent gave no reason")
+    heard = snapshot.heard.get(shard.node_id)
+    if heard is None or not heard.connected or row.phase is Phase.RESERVED:
+        # RESERVED: its agent has not said yet that it took the shard up.
+        return None
+    return VANISHED if heard.heard_at - row.since >= SETTLE_S else None
+
+
+def release_exited(draft: Draft, row: ReplicaRow) -> ReplicaRow:
+    """Free what ended. The ports rest for a while: late packets of the old engine's clients must not
+    meet a new one, and a port that was found taken is not tried again at once."""
+    gone = [
+        shard
+        for shard in row.shards
+        if not shard.released and exit_of(draft.snapshot, row, shard) is not None
+    ]
+    if not gone:
+        return row
+    until = draft.now + draft.snapshot.intervals.port_quarantine_s
+    quarantine = tuple(
+        PortQuarantine(shard.node_id, port, until) for shard in gone for _, port in shard.ports
+    )
+    draft.change(Release(row.replica_id, tuple(shard.shard_id for shard in gone), quarantine))
+    return draft.row(row.replica_id)

@@ -1,0 +1,190 @@
+"""Groups: carry each placed replica through its phases, as its shards' agents report.
+
+All shards of a replica are one group: any exit takes the whole down, and it starts again as a whole
+under a new epoch, a bounded number of times.
+"""
+
+from dataclasses import replace
+
+from llmgw_controller.core.backoff import delay_s
+from llmgw_controller.core.draft import Draft
+from llmgw_controller.core.drains import is_drained, wants_stop
+from llmgw_controller.core.exits import exit_of, release_exited
+from llmgw_controller.core.hearing import report_of
+from llmgw_controller.core.loads import measured
+from llmgw_controller.core.plan import DeleteReplica, Drain, PutLoad, PutReplica, Severity, Stop
+from llmgw_controller.core.replica import with_phase, with_wish
+from llmgw_controller.core.state import Exit, Phase, ReplicaRow, ShardState, Wish
+
+#: Ends that are nobody's failure: the next start needs no wait and counts for nothing.
+BLAMELESS = frozenset({"port_taken", "node_lost", "node_draining"})
+
+#: States of a shard whose engine was there before and is not serving now. An adopted engine may pass
+#: through LAUNCHING and LOADING again while its new agent asks after its health.
+_BEFORE_SERVING = frozenset(
+    {ShardState.FETCHING, ShardState.VERIFYING, ShardState.LAUNCHING, ShardState.LOADING}
+)
+_ENDING = frozenset({ShardState.DRAINING, ShardState.STOPPING})
+
+
+def advance(draft: Draft) -> None:
+    """One step of every replica; reconcile repeats until none is left to take."""
+    for row in draft.replicas():
+        _advance(draft, row)
+
+
+def _advance(draft: Draft, row: ReplicaRow) -> None:
+    if row.wish is not Wish.SERVE and row.phase not in (Phase.DRAINING, Phase.STOPPING, Phase.STOPPED):
+        _leave(draft, row)
+        return
+    match row.phase:
+        case Phase.RESERVED | Phase.STARTING | Phase.READY:
+            ended = _ended(draft, row)
+            if ended is not None:
+                take_down(draft, row, ended)
+            else:
+                _rise(draft, row)
+        case Phase.DRAINING:
+            _drain(draft, row)
+        case Phase.STOPPING:
+            row = release_exited(draft, row)
+            if not row.holds_devices:
+                stopped = with_phase(
+                    row, Phase.STOPPED, now=draft.now, because="all shards exited", reason=row.reason
+                )
+                draft.change(PutReplica(stopped))
+        case Phase.STOPPED:
+            draft.change(DeleteReplica(row.replica_id))
+            draft.event("stopped", row.replica_id, row.reason or "stopped")
+        case Phase.BACKOFF:
+            row = release_exited(draft, row)
+            if not row.holds_devices and (row.until is None or draft.now >= row.until):
+                draft.change(PutReplica(with_phase(row, Phase.WANTED, now=draft.now, because="backoff over")))
+        case Phase.FAILED:
+            release_exited(draft, row)
+        case Phase.WANTED | Phase.UNPLACEABLE:
+            pass  # placing.py
+
+
+def take_down(draft: Draft, row: ReplicaRow, ended: Exit) -> None:
+    """Stop what is left of the group and wait, or give up. Devices stay claimed until all exits are seen."""
+    blameless = ended.reason in BLAMELESS
+    failures = row.failures + (0 if blameless else 1)
+    if _stayed_up(draft, row):
+        failures = 0 if blameless else 1
+    row = replace(row, failures=failures)
+    reason = _told(ended)
+    if not blameless and failures >= draft.snapshot.intervals.max_failures:
+        draft.change(PutReplica(with_phase(row, Phase.FAILED, now=draft.now, because=reason, reason=reason)))
+        draft.event("failed", row.replica_id, f"given up after {failures} starts: {reason}", Severity.TROUBLE)
+    else:
+        wait_s = 0.0 if blameless else delay_s(row.replica_id, failures, draft.snapshot.intervals)
+        until = draft.now + wait_s
+        draft.change(
+            PutReplica(
+                with_phase(row, Phase.BACKOFF, now=draft.now, because=reason, reason=reason, until=until)
+            )
+        )
+        severity = Severity.INFO if blameless else Severity.TROUBLE
+        draft.event("restarting", row.replica_id, f"{reason}; again in {wait_s:.0f} s", severity)
+    _stop_rest(draft, draft.row(row.replica_id), reason)
+    release_exited(draft, draft.row(row.replica_id))
+
+
+def _ended(draft: Draft, row: ReplicaRow) -> Exit | None:
+    """Why the group can no longer serve as it is; None while it can."""
+    for shard in row.shards:
+        if shard.released:
+            return Exit(None, None, "node_lost", f"node {shard.node_id} is lost")
+        if (ended := exit_of(draft.snapshot, row, shard)) is not None:
+            return ended
+        report = report_of(draft.snapshot, shard)
+        if report is None:
+            continue
+        if report.state in _ENDING:
+            return Exit(None, None, "stopping_by_itself", f"its agent says {report.state.value}")
+        if row.phase is Phase.READY and report.state in _BEFORE_SERVING and not report.adopted:
+            # The same epoch at the same port would be another engine: routers must learn of it.
+            return Exit(None, None, "restarted_by_itself", f"its agent says {report.state.value}")
+    return None
+
+
+def _rise(draft: Draft, row: ReplicaRow) -> None:
+    reports = [report_of(draft.snapshot, shard) for shard in row.shards]
+    if row.phase is Phase.RESERVED and all(reports):
+        draft.change(PutReplica(with_phase(row, Phase.STARTING, now=draft.now, because="taken up")))
+    elif row.phase is Phase.STARTING and all(
+        report and report.state is ShardState.SERVING and report.probed for report in reports
+    ):
+        load = measured(draft.snapshot, row, draft.now)
+        draft.change(
+            PutReplica(with_phase(row, Phase.READY, now=draft.now, because="all shards serve, probed"))
+        )
+        if load is not None:
+            draft.change(PutLoad(load))
+        draft.event("ready", row.replica_id, f"ready {draft.now - row.since:.0f} s after its start")
+
+
+def _leave(draft: Draft, row: ReplicaRow) -> None:
+    """First step of a replica no longer wanted: finish streams if it may have any, else end at once."""
+    reason = row.reason or "wished"
+    if row.phase is Phase.READY and row.wish is Wish.DRAIN:
+        draft.change(
+            PutReplica(with_phase(row, Phase.DRAINING, now=draft.now, because="wished", reason=reason))
+        )
+        for shard in row.shards:
+            draft.command(Drain(shard.node_id, shard.shard_id))
+        return
+    if row.wish is Wish.DRAIN:
+        row = with_wish(row, Wish.STOP, because=reason)
+    if row.phase in (Phase.WANTED, Phase.UNPLACEABLE):
+        draft.change(
+            PutReplica(with_phase(row, Phase.STOPPED, now=draft.now, because="never placed", reason=reason))
+        )
+        return
+    _stop(draft, row, because=reason)
+
+
+def _drain(draft: Draft, row: ReplicaRow) -> None:
+    because = wants_stop(draft.snapshot, row, draft.now)
+    if row.wish is Wish.STOP:
+        because = "stop wished"
+    if because is None:
+        return
+    if row.wish is Wish.DRAIN:
+        row = with_wish(row, Wish.STOP, because=row.reason or because)
+    if not is_drained(draft.snapshot, row):
+        draft.event("drain_cut", row.replica_id, because, Severity.NOTE)
+    _stop(draft, row, because=because)
+
+
+def _stop(draft: Draft, row: ReplicaRow, *, because: str) -> None:
+    draft.change(
+        PutReplica(with_phase(row, Phase.STOPPING, now=draft.now, because=because, reason=row.reason))
+    )
+    _stop_rest(draft, draft.row(row.replica_id), row.reason or because)
+
+
+def _stop_rest(draft: Draft, row: ReplicaRow, reason: str) -> None:
+    for shard in row.shards:
+        if not shard.released and exit_of(draft.snapshot, row, shard) is None:
+            draft.command(Stop(shard.node_id, shard.shard_id, reason))
+
+
+def _stayed_up(draft: Draft, row: ReplicaRow) -> bool:
+    """It had been READY long enough for earlier failures to be history."""
+    if row.phase is not Phase.READY or row.ready_since is None:
+        return False
+    model = draft.snapshot.catalog.models.get(row.model)
+    profile = model.profile(row.profile) if model else None
+    return profile is not None and draft.now - row.ready_since >= profile.min_uptime_s
+
+
+def _told(ended: Exit) -> str:
+    how = ""
+    if ended.signal is not None:
+        how = f" by signal {ended.signal}"
+    elif ended.code is not None:
+        how = f" with code {ended.code}"
+    message = ended.message.strip().splitlines()
+    return f"{ended.reason}{how}" + (f": {message[-1][:200]}" if message else "")

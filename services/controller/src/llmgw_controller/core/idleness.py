@@ -1,0 +1,139 @@
+"""Verdicts of busy, idle or unknown: what may be stopped, and only on evidence (architecture.md, Idleness).
+
+Unknown is never idle. A time in the map is evidence only while every router that could have written a
+newer one is heard, in the epoch of the map as it stands.
+"""
+
+from llmgw_controller.core.activity import (
+    ActivityMap,
+    Busy,
+    Idle,
+    RouterReport,
+    Unknown,
+    Verdict,
+    Verdicts,
+)
+from llmgw_controller.core.catalog import Model
+from llmgw_controller.core.hearing import is_learning
+from llmgw_controller.core.replica import is_unreachable
+from llmgw_controller.core.state import Phase, ReplicaRow, ShardReport, Snapshot
+from llmgw_kit.ids import ReplicaId, RouterId
+
+#: Phases of which a verdict makes sense: an engine that clients may be using.
+JUDGED = frozenset({Phase.READY, Phase.DRAINING})
+
+
+def verdicts(snapshot: Snapshot, now: float) -> Verdicts:
+    """One for each replica that is ready or draining."""
+    return Verdicts(
+        {
+            replica_id: verdict(snapshot, row, now)
+            for replica_id, row in sorted(snapshot.stored.replicas.items())
+            if row.phase in JUDGED
+        }
+    )
+
+
+def verdict(snapshot: Snapshot, row: ReplicaRow, now: float) -> Verdict:
+    activity = snapshot.activity.map
+    fresh = fresh_routers(snapshot)
+    in_flight = sum(report.in_flight.get(row.replica_id, 0) for report in fresh.values())
+    if in_flight:
+        return Busy(in_flight)
+    reports = [
+        heard.shards[shard.shard_id]
+        for shard in row.shards
+        if (heard := snapshot.heard.get(shard.node_id)) and shard.shard_id in heard.shards
+    ]
+    if any(report.running for report in reports):
+        return Busy(None, direct_traffic=not _router_owes_word(snapshot, fresh))
+    if activity is None:
+        return Unknown(snapshot.activity.missing_reason)
+    witness = _second_witness(snapshot, row, reports, now)
+    if witness is not None:
+        return Unknown(witness)
+    missing = _watch_broken(snapshot, activity, fresh)
+    if missing is not None:
+        return Unknown(missing)
+    return _idle(snapshot, row, activity, now)
+
+
+def fresh_routers(snapshot: Snapshot) -> dict[RouterId, RouterReport]:
+    """Reports of members and strangers alike, by Redis's own clock: a router that no leader has seen
+    yet may still be using a replica, so its in-flight counts even though its silence does not."""
+    activity = snapshot.activity.map
+    if activity is None:
+        return {}
+    limit = snapshot.intervals.router_stale_s
+    return {name: one for name, one in sorted(activity.routers.items()) if activity.now - one.at <= limit}
+
+
+def evictable(snapshot: Snapshot, verdicts: Verdicts, now: float) -> frozenset[ReplicaId]:
+    """Rule 6: what is Idle and ready long enough, and not to be kept. Nothing while the leader learns."""
+    if is_learning(snapshot, now):
+        return frozenset()
+    return frozenset(
+        row.replica_id
+        for row in snapshot.stored.replicas.values()
+        if (model := snapshot.catalog.models.get(row.model)) is not None
+        and may_leave(snapshot, row, model, verdicts, now)
+    )
+
+
+def may_leave(snapshot: Snapshot, row: ReplicaRow, model: Model, verdicts: Verdicts, now: float) -> bool:
+    """The replica is idle beyond doubt and past its residency, and nobody waits for its model."""
+    found = verdicts.by_replica.get(row.replica_id)
+    return (
+        row.phase is Phase.READY
+        and row.ready_since is not None
+        and isinstance(found, Idle)
+        and model.idle_after_s is not None
+        and not model.pinned
+        and found.for_s >= model.idle_after_s
+        and now - row.ready_since >= model.min_residency_s
+        and not snapshot.held.get(row.model)
+        and row.model not in snapshot.stored.activations
+    )
+
+
+def _second_witness(
+    snapshot: Snapshot, row: ReplicaRow, reports: list[ShardReport], now: float
+) -> str | None:
+    """Rule 5: why the engine itself cannot confirm that it is unused; None when it does, or has no gauge."""
+    if is_unreachable(row, snapshot, now):
+        return "node_silent"
+    if len(reports) < len(row.shards):
+        return "shard_not_heard"
+    if any(report.running is None and report.running_unknown for report in reports):
+        return "engine_gauge_unreadable"
+    return None
+
+
+def _watch_broken(
+    snapshot: Snapshot, activity: ActivityMap, fresh: dict[RouterId, RouterReport]
+) -> str | None:
+    """Rules 1 to 4: why the map cannot be trusted as a whole; None when it can."""
+    if activity.watching_since is None or activity.epoch is None:
+        return "watch_restarted"
+    for router_id, member in sorted(snapshot.stored.routers.items()):
+        report = fresh.get(router_id)
+        if report is None or report.incarnation != member.incarnation:
+            return "router_silent"
+        if report.epoch != activity.epoch:
+            return "router_resending"
+    return None
+
+
+def _idle(snapshot: Snapshot, row: ReplicaRow, activity: ActivityMap, now: float) -> Idle:
+    assert activity.watching_since is not None
+    touched = activity.touched.get(row.replica_id)
+    # Redis's clock and the term clock are two: only ages cross from one to the other.
+    ages = [now - row.ready_since if row.ready_since is not None else 0.0]
+    ages += [now - one.crashed_at for one in snapshot.stored.routers.values() if one.crashed_at is not None]
+    ages.append(activity.now - (touched if touched is not None else activity.watching_since))
+    return Idle(max(0.0, min(ages)), never_asked=touched is None)
+
+
+def _router_owes_word(snapshot: Snapshot, fresh: dict[RouterId, RouterReport]) -> bool:
+    """A member is not heard: the request may be its own, so it is not called direct traffic."""
+    return snapshot.activity.map is None or any(name not in fresh for name in snapshot.stored.routers)
