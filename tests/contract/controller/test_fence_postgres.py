@@ -2,6 +2,7 @@
 
 import asyncio
 import time
+from functools import partial
 from pathlib import Path
 
 import asyncpg
@@ -110,9 +111,14 @@ async def test_a_dead_server_is_told_as_unavailable_and_all_come_back(cage: Cage
         assert held is not None
         await store.commit(held.term, [NOTE])
         await asyncio.to_thread(server.kill)
-        for attempt in (store.load(), store.commit(held.term, [NOTE]), lease.renew(held), lease.read()):
+        for attempt in (
+            store.load,
+            partial(store.commit, held.term, [NOTE]),
+            partial(lease.renew, held),
+            lease.read,
+        ):
             with pytest.raises(Unavailable):
-                await attempt
+                await attempt()
         await server.restart()
         # The lease is a row: it survived the server, and so did the term.
         assert await lease.renew(held) is not None

@@ -19,7 +19,8 @@ def passes_with_time(e: BaseException) -> bool:
     """Whether trying again later can help; a syntax error or a broken constraint never passes."""
     if isinstance(e, asyncpg.PostgresError):
         return (e.sqlstate or "").startswith(_PASSING)
-    return isinstance(e, (*SUSPECT, TimeoutError))
+    # asyncpg's "internal" error is what it says when the server dies while it rolls back.
+    return isinstance(e, (*SUSPECT, TimeoutError, asyncpg.InternalClientError))
 
 
 @contextmanager
