@@ -54,7 +54,6 @@ COLD_AWAY = Kind("service_unavailable", 503, _SERVER, "service_unavailable")
 #: The phase that expired stands in the code (W14, HO09).
 TIMEOUT_CONNECT = Kind("upstream_timeout_connect", 504, _UPSTREAM, "upstream_timeout_connect")
 TIMEOUT_FIRST_BYTE = Kind("upstream_timeout_first_byte", 504, _UPSTREAM, "upstream_timeout_first_byte")
-TIMEOUT_IDLE = Kind("upstream_timeout_idle", 504, _UPSTREAM, "upstream_timeout_idle")
 TIMEOUT_TOTAL = Kind("deadline_exceeded", 504, _UPSTREAM, "deadline_exceeded")
 # After the head has left there is no status any more: these are told in band, or by a cut.
 INTERRUPTED = Kind("stream_interrupted", 502, _UPSTREAM, "stream_interrupted")

@@ -7,71 +7,17 @@ the same. What goes up are facts the worker alone knows; losing one costs at mos
 
 import struct
 from collections.abc import Iterator
-from enum import Enum
 
 import msgspec
+
+from llmgw_router.core.table import Availability as Availability
+from llmgw_router.core.table import EndpointRow as EndpointRow
+from llmgw_router.core.table import ModelRow as ModelRow
 
 #: Frames longer than this are a bug on the other side, not a big table: 400 endpoints are about 100 KB.
 MAX_FRAME_BYTES = 64 * 1024 * 1024
 
 _LENGTH = struct.Struct(">I")
-
-
-class Availability(Enum):
-    """What the catalog says of a model; an endpoint in the table beats every one of these."""
-
-    READY = "ready"
-    STARTING = "starting"
-    COLD = "cold"
-    #: Wanted but cannot run now; `ModelRow.reason` says why.
-    UNAVAILABLE = "unavailable"
-
-
-class EndpointRow(msgspec.Struct, frozen=True, kw_only=True):
-    """Where one ready replica answers. `endpoint_id` is replica id "@" group epoch."""
-
-    endpoint_id: str
-    replica_id: str
-    group_epoch: int
-    model: str
-    #: Further models it answers to under their own names (a static endpoint may serve several).
-    also_models: tuple[str, ...] = ()
-    host: str
-    port: int
-    #: Prefix of every path asked there: "" or "/something", without a trailing slash.
-    base_path: str = ""
-    tls: bool = False
-    pool: str = "static"
-    #: Share of the load relative to others of the model; at least 1.
-    weight: int = 1
-    #: Takes no new requests; what runs is finished.
-    draining: bool = False
-    #: Sent as `Authorization: Bearer`; never logged, never shown.
-    credential: str | None = None
-    #: Column in the slots. None until the supervisor's WorkerPool assigned one: callers leave it out.
-    slot: int | None = None
-
-    def __repr__(self) -> str:
-        state = " draining" if self.draining else ""
-        return f"<endpoint {self.endpoint_id} {self.model} {self.host}:{self.port}{self.base_path}{state}>"
-
-
-class ModelRow(msgspec.Struct, frozen=True, kw_only=True):
-    """One configured model, up or not."""
-
-    name: str
-    aliases: tuple[str, ...] = ()
-    availability: Availability = Availability.READY
-    reason: str | None = None
-    #: A request may start it.
-    activatable: bool = False
-    #: How long a request may be held, and how many, in this whole router (the pool divides by workers).
-    hold_timeout_s: float = 0.0
-    max_held: int = 0
-    #: Until ready, from measured loads. None: nothing was measured.
-    eta_s: float | None = None
-    #: What a refused client is told; None: derived from eta_s.
-    retry_after_s: float | None = None
 
 
 class Limits(msgspec.Struct, frozen=True, kw_only=True):
@@ -99,6 +45,11 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     upstream_idle_max: int = 256
     #: Other endpoints tried after the first, while nothing has reached the client.
     max_retries: int = 2
+    #: Period of the one sweep that looks at every deadline; their precision.
+    sweep_s: float = 1.0
+    #: After a refusal that left a request body unread: how long we go on reading, so that the
+    #: answer is not lost in a reset.
+    linger_s: float = 2.0
     #: Bytes that may wait in user space for one slow client before its engine is paused.
     high_water_bytes: int = 256 * 1024
     #: Longest wait for the cold application's first byte.

@@ -7,6 +7,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
+from typing import cast
 
 from llmgw_router.relay.ipc import ChannelBroken, Down, Frames, Up, decode_up, pack
 
@@ -30,8 +31,8 @@ class _Channel(asyncio.Protocol):
         self.transport: asyncio.Transport | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        self.transport = transport
+        # A cast, not a check: uvloop's transports are not asyncio.Transport's children.
+        self.transport = cast(asyncio.Transport, transport)
 
     def data_received(self, data: bytes) -> None:
         try:

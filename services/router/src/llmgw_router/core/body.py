@@ -1,0 +1,101 @@
+"""What routing reads of a request body: the model's name. The body itself travels as it came.
+
+Nothing is ever decoded and encoded again: that loses duplicate keys, the digits of numbers and
+lone surrogates (W44). An alias is replaced by splicing the bytes of one string.
+"""
+
+import re
+
+import msgspec
+
+from llmgw_router.core.errors import BAD_MODEL, MALFORMED_JSON, Kind
+
+
+class _Named(msgspec.Struct):
+    model: str
+
+
+_decode = msgspec.json.Decoder(_Named).decode
+_encode_str = msgspec.json.Encoder().encode
+
+_KEY = b'"model"'
+#: Any escape that could spell one of the letters of `model`.
+_DISGUISE = re.compile(rb"\\u006[4-9a-fA-F]")
+_TOKEN = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"|[{}\[\]]', re.DOTALL)
+_COLON = re.compile(rb"[ \t\r\n]*:[ \t\r\n]*")
+
+
+class BodyRefused(Exception):
+    """The body cannot be routed; `kind` and the message are the answer."""
+
+    def __init__(self, kind: Kind, message: str) -> None:
+        super().__init__(message)
+        self.kind = kind
+
+
+def model_of(body: bytes) -> str:
+    """The value of the top-level `model`. Raises BodyRefused (W01, W02, W45)."""
+    try:
+        name = _decode(body).model
+    except msgspec.ValidationError as error:
+        if body.lstrip()[:1] != b"{":
+            raise BodyRefused(MALFORMED_JSON, "The request body must be a JSON object.") from error
+        if "missing" in str(error):
+            raise BodyRefused(BAD_MODEL, "You must provide a model parameter.") from error
+        raise BodyRefused(BAD_MODEL, "The model parameter must be a string.") from error
+    except msgspec.DecodeError as error:
+        raise BodyRefused(MALFORMED_JSON, f"The request body is not valid JSON: {error}.") from error
+    except RecursionError as error:
+        raise BodyRefused(MALFORMED_JSON, "The request body is nested too deeply.") from error
+    if not body.isascii():
+        # The decoder looks into the strings it keeps only.
+        try:
+            body.decode()
+        except UnicodeDecodeError as error:
+            raise BodyRefused(
+                MALFORMED_JSON, f"The request body is not valid UTF-8 at byte {error.start}."
+            ) from error
+    # One literal key and no disguised one: nothing to look closer at.
+    if (body.count(_KEY) > 1 or _DISGUISE.search(body)) and len(_top_level_models(body)) > 1:
+        # Router and engine may disagree on which of them counts: one would be authorised, the other run.
+        raise BodyRefused(BAD_MODEL, "The model parameter is given more than once.")
+    return name
+
+
+def with_model(body: bytes, name: str) -> bytes:
+    """`body`, which model_of has accepted, with the value of `model` replaced, and no other byte."""
+    if body.count(_KEY) == 1 and not _DISGUISE.search(body):
+        key_end = body.index(_KEY) + len(_KEY)
+    else:
+        (key_end,) = _top_level_models(body)
+    colon = _COLON.match(body, key_end)
+    assert colon is not None
+    value = _TOKEN.match(body, colon.end())
+    assert value is not None
+    return body[: value.start()] + _encode_str(name) + body[value.end() :]
+
+
+def _top_level_models(body: bytes) -> list[int]:
+    """Where each top-level key that means `model` ends. The body is known to be a valid JSON object."""
+    found: list[int] = []
+    depth = 0
+    for token in _TOKEN.finditer(body):
+        first = body[token.start()]
+        if first == 0x22:
+            # A key is a string followed by a colon; a value never is.
+            if (
+                depth == 1
+                and _COLON.match(body, token.end())
+                and (token.group() == _KEY or _spells_model(token.group()))
+            ):
+                found.append(token.end())
+        elif first in b"{[":
+            depth += 1
+        else:
+            depth -= 1
+    return found
+
+
+def _spells_model(literal: bytes) -> bool:
+    # Six escapes of six bytes at most: longer ones cannot spell it.
+    return b"\\" in literal and len(literal) <= 32 and bool(msgspec.json.decode(literal) == "model")

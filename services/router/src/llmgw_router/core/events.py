@@ -1,0 +1,89 @@
+"""Event streams cut short: what is said in band, and how to tell an end from a cut (W22-W30).
+
+The bytes of a stream are never parsed to be relayed. Kept is only what an interruption would
+need: the last bytes, for whether an event is open and whether the stream had finished.
+"""
+
+import re
+
+import msgspec
+
+from llmgw_router.core.errors import Kind, body
+from llmgw_router.core.routes import Dialect
+
+_json = msgspec.json.Encoder().encode
+
+_TAIL_BYTES = 64
+#: Any two line ends in a row. CRLF is one line end, so it needs company.
+_BLANK = (b"\n\n", b"\r\r", b"\n\r", b"\n\r\n", b"\r\r\n")
+_SEQUENCE = re.compile(rb'"sequence_number"\s*:\s*(\d+)')
+
+#: What the last events of a finished stream hold.
+_ENDINGS: dict[Dialect, tuple[bytes, ...]] = {
+    Dialect.CHAT: (b"data: [DONE]", b"data:[DONE]"),
+    Dialect.RESPONSES: (b"response.completed", b"response.failed", b"response.incomplete"),
+    Dialect.MESSAGES: (b"message_stop",),
+}
+
+
+class EventTail:
+    """The end of what was relayed so far."""
+
+    __slots__ = ("_dialect", "_finished", "_sequence", "_tail")
+
+    def __init__(self, dialect: Dialect) -> None:
+        self._dialect = dialect
+        self._tail = b""
+        self._finished = False
+        self._sequence: bytes | None = None
+
+    def note(self, payload: bytes) -> None:
+        """Called with every relayed piece, in order; costs little in the common dialect."""
+        self._tail = (
+            payload[-_TAIL_BYTES:] if len(payload) >= _TAIL_BYTES else (self._tail + payload)[-_TAIL_BYTES:]
+        )
+        if self._dialect is not Dialect.CHAT:
+            self._note_typed(payload)
+
+    def _note_typed(self, payload: bytes) -> None:
+        # These name their last event at its beginning, which may be far behind when it ends.
+        if any(ending in payload for ending in _ENDINGS[self._dialect]):
+            self._finished = True
+        at = payload.rfind(b'"sequence_number"')
+        if at >= 0:
+            self._sequence = payload[at : at + 48]
+
+    @property
+    def finished(self) -> bool:
+        """Whether the stream had said its last word: its end, however it came, is an end."""
+        return self._finished or any(ending in self._tail for ending in _ENDINGS[self._dialect])
+
+    def interruption(self, kind: Kind, message: str) -> bytes:
+        """The error event, on its own: an event left open is closed by a blank line first."""
+        tail = self._tail
+        if not tail or tail.endswith(_BLANK):
+            closing = b""
+        elif tail.endswith(b"\n"):
+            closing = b"\n"
+        else:
+            # Also after a lone CR, which a following LF would only complete.
+            closing = b"\n\n"
+        return closing + self._event(kind, message)
+
+    def _event(self, kind: Kind, message: str) -> bytes:
+        match self._dialect:
+            case Dialect.CHAT:
+                return b"data: " + body(kind, message) + b"\n\n"
+            case Dialect.RESPONSES:
+                seen = _SEQUENCE.match(self._sequence) if self._sequence is not None else None
+                event = {
+                    "type": "error",
+                    "sequence_number": 0 if seen is None else int(seen.group(1)) + 1,
+                    "code": kind.code,
+                    "message": message,
+                    "param": None,
+                }
+                return b"event: error\ndata: " + _json(event) + b"\n\n"
+            case Dialect.MESSAGES:
+                told = {"type": "error", "error": {"type": "api_error", "message": f"{kind.code}: {message}"}}
+                return b"event: error\ndata: " + _json(told) + b"\n\n"

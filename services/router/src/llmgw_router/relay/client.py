@@ -1,0 +1,388 @@
+"""One client connection: requests are parsed here, queued in order, and nothing else.
+
+llhttp refuses every smuggling shape by itself (W51: both framings, differing or repeated lengths,
+bare LF, blanks before a colon); what it lets through and we do not is checked when the head is
+complete. One request is answered at a time; what a client sends ahead waits as bytes.
+"""
+
+import asyncio
+import socket
+import struct
+from collections import deque
+
+import httptools
+
+from llmgw_router.core import errors
+from llmgw_router.core.errors import Kind
+from llmgw_router.core.heads import OURS, REQUEST, RequestField, is_sane_id
+from llmgw_router.relay.exchange import Exchange
+from llmgw_router.relay.hub import Hub
+
+#: Bytes of later requests kept while one is answered; beyond, the socket is not read.
+_AHEAD_BYTES = 64 * 1024
+_MAX_FIELDS = 128
+_RESET = struct.pack("ii", 1, 0)
+_CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
+
+
+class ClientConnection(asyncio.Protocol):
+    """Feeds requests to exchanges, one at a time, and closes when one of them asks for it."""
+
+    __slots__ = (
+        "_ahead",
+        "_body_parts",
+        "_deaf",
+        "_fields",
+        "_head_bytes",
+        "_head_done",
+        "_parser",
+        "_pumping",
+        "_ready",
+        "began",
+        "closed",
+        "closing",
+        "current",
+        "hub",
+        "parsing",
+        "paused",
+        "served",
+        "stalled_bytes",
+        "stalled_since",
+        "touched",
+        "transport",
+    )
+
+    transport: asyncio.Transport
+
+    def __init__(self, hub: Hub) -> None:
+        self.hub = hub
+        self._parser = httptools.HttpRequestParser(self)
+        #: The request whose answer is being made.
+        self.current: Exchange | None = None
+        #: The request that is arriving.
+        self.parsing: Exchange | None = None
+        self._ready: deque[Exchange] = deque()
+        self._ahead: list[bytes] = []
+        self._pumping = False
+        #: Nothing that arrives is of interest any more.
+        self._deaf = False
+        self.closed = False
+        #: When we began to close; None: not closing.
+        self.closing: float | None = None
+        #: The client does not take what we write.
+        self.paused = False
+        self.stalled_since = 0.0
+        self.stalled_bytes = 0
+        self.served = 0
+        self._head_bytes = 0
+        self._head_done = False
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self.transport = transport  # type: ignore[assignment]
+        self.began = self.touched = self.hub.now
+        self.transport.set_write_buffer_limits(high=self.hub.limits.high_water_bytes)
+        self.hub.connected(self)
+
+    @property
+    def peer(self) -> bytes:
+        """The client's address, as the cold application is told it."""
+        name = self.transport.get_extra_info("peername")
+        return str(name[0]).encode("latin-1", "replace") if name else b"unknown"
+
+    # --- llhttp's calls
+
+    def on_message_begin(self) -> None:
+        self.parsing = Exchange(self)
+        self._body_parts: list[bytes] = []
+        self._head_done = False
+        self._fields = 0
+
+    def on_url(self, part: bytes) -> None:
+        exchange = self.parsing
+        assert exchange is not None
+        exchange.url += part
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        exchange = self.parsing
+        if self._head_done or exchange is None:
+            # A trailer field: nothing in it may change what the head has said.
+            return
+        self._fields += 1
+        low = name.lower()
+        field = REQUEST.get(low)
+        if field is None:
+            if low[:8] != OURS:
+                exchange.head.append(name + b": " + value)
+        elif field is RequestField.PRIVATE:
+            if exchange.private is None:
+                exchange.private = []
+            exchange.private.append(name + b": " + value)
+        elif field is RequestField.HOST:
+            if exchange.host is not None:
+                exchange.refusal = (errors.BAD_REQUEST, "The Host header is given more than once.")
+            exchange.host = value
+        elif field is RequestField.LENGTH:
+            exchange.has_body = True
+            exchange.body_bytes = int(value)
+        elif field is RequestField.CONNECTION:
+            if exchange.connection_values is None:
+                exchange.connection_values = []
+            exchange.connection_values.append(value)
+        elif field is RequestField.TRANSFER:
+            exchange.transfer = value
+        elif field is RequestField.REQUEST_ID:
+            if is_sane_id(value):
+                exchange.request_id = value
+        elif field is RequestField.ENCODING:
+            if value.strip().lower() != b"identity":
+                exchange.content_encoding = value
+        elif field is RequestField.EXPECT:
+            exchange.expects = value
+
+    def on_headers_complete(self) -> None:
+        exchange = self.parsing
+        assert exchange is not None
+        self._head_done = True
+        exchange.method = self._parser.get_method()
+        version = self._parser.get_http_version()
+        refusal = exchange.refusal
+        if version == "1.1":
+            if exchange.host is None:
+                refusal = (errors.BAD_REQUEST, "The Host header is missing.")
+        elif version == "1.0":
+            exchange.http10 = True
+        else:
+            refusal = (errors.BAD_REQUEST, f"HTTP/{version} is not spoken here; use HTTP/1.1.")
+        if self._fields > _MAX_FIELDS:
+            refusal = (errors.HEAD_TOO_LARGE, f"More than {_MAX_FIELDS} header fields.")
+        elif exchange.transfer is not None and exchange.transfer.strip().lower() != b"chunked":
+            refusal = (errors.BAD_REQUEST, "The only Transfer-Encoding understood here is chunked.")
+        elif exchange.body_bytes > self.hub.limits.max_body_bytes:
+            refusal = self._too_large()
+        elif exchange.expects is not None and refusal is None:
+            if exchange.expects.strip().lower() != b"100-continue":
+                refusal = (errors.EXPECTATION_FAILED, "The only expectation understood is 100-continue.")
+            elif self.current is None and not self._ready and version == "1.1":
+                # Out of turn it would be read as the beginning of an earlier answer.
+                self.transport.write(_CONTINUE)
+        if refusal is not None:
+            exchange.refusal = refusal
+            self._give_up(exchange)
+        exchange.body_bytes = 0
+
+    def on_body(self, part: bytes) -> None:
+        exchange = self.parsing
+        if exchange is None:
+            return
+        exchange.body_bytes += len(part)
+        if exchange.body_bytes > self.hub.limits.max_body_bytes:
+            exchange.refusal = self._too_large()
+            self._give_up(exchange)
+            return
+        self._body_parts.append(part)
+
+    def on_message_complete(self) -> None:
+        exchange = self.parsing
+        if exchange is None:
+            return
+        self.parsing = None
+        parts = self._body_parts
+        if parts:
+            exchange.has_body = True
+            exchange.body = parts[0] if len(parts) == 1 else b"".join(parts)
+            self._body_parts = []
+        exchange.keep = self._parser.should_keep_alive()
+        self._ready.append(exchange)
+
+    def _too_large(self) -> tuple[Kind, str]:
+        return errors.TOO_LARGE, f"The request body exceeds {self.hub.limits.max_body_bytes} bytes."
+
+    def _give_up(self, exchange: Exchange) -> None:
+        # It is answered in its turn, and then the connection ends: the rest of what comes is not read.
+        self.parsing = None
+        self._body_parts = []
+        self._deaf = True
+        exchange.keep = False
+        self._ready.append(exchange)
+
+    # --- asyncio's calls
+
+    def data_received(self, data: bytes) -> None:
+        if self._deaf:
+            return
+        if self.current is not None:
+            self._ahead.append(data)
+            if sum(map(len, self._ahead)) > _AHEAD_BYTES:
+                self.transport.pause_reading()
+            return
+        self._feed(data)
+        if self._ready:
+            self._pump()
+
+    def _feed(self, data: bytes) -> None:
+        now = self.hub.now
+        between = self.parsing is None
+        if between and not self._head_bytes:
+            self.began = now
+        self.touched = now
+        queued = len(self._ready)
+        limit = self.hub.limits.max_head_bytes
+        try:
+            self._parser.feed_data(data)
+        except httptools.HttpParserUpgrade:
+            # llhttp completes the message before it says so; what follows would be another protocol.
+            self._refuse_last(errors.NO_UPGRADE, "Upgrades are not supported on this port.")
+            return
+        except httptools.HttpParserError as error:
+            if not self._deaf:
+                self._refuse_next(errors.BAD_REQUEST, f"The request is not valid HTTP: {error}.")
+            return
+        if self._deaf:
+            return
+        if self.parsing is not None and not self._head_done:
+            # Counted by whole reads, from the first that belongs to this head alone: the bound is
+            # exact to one read, and costs nothing where heads come in one piece.
+            self._head_bytes = 0 if len(self._ready) > queued else self._head_bytes + len(data)
+            if self._head_bytes > limit:
+                self._refuse_next(errors.HEAD_TOO_LARGE, f"The request head exceeds {limit} bytes.")
+        else:
+            if (
+                between
+                and not self._head_bytes
+                and len(data) > limit
+                and data.find(b"\r\n\r\n", 0, limit) < 0
+            ):
+                self._refuse_last(errors.HEAD_TOO_LARGE, f"The request head exceeds {limit} bytes.")
+            self._head_bytes = 0
+
+    def _refuse_next(self, kind: Kind, message: str) -> None:
+        exchange = self.parsing or Exchange(self)
+        exchange.refusal = (kind, message)
+        self._give_up(exchange)
+
+    def _refuse_last(self, kind: Kind, message: str) -> None:
+        if self.parsing is None and self._ready:
+            exchange = self._ready[-1]
+            exchange.refusal = (kind, message)
+            exchange.keep = False
+            self._deaf = True
+        else:
+            self._refuse_next(kind, message)
+
+    def _pump(self) -> None:
+        """Answer what is ready, one after the other; a loop, since refusals end at once."""
+        if self._pumping:
+            return
+        self._pumping = True
+        try:
+            while self.current is None and self.closing is None and not self.closed:
+                if self._ready:
+                    exchange = self._ready.popleft()
+                    self.current = exchange
+                    self.hub.begin(exchange)
+                elif self._ahead:
+                    data = b"".join(self._ahead)
+                    self._ahead.clear()
+                    self.transport.resume_reading()
+                    self._feed(data)
+                else:
+                    return
+        finally:
+            self._pumping = False
+
+    def exchange_over(self, exchange: Exchange) -> None:
+        """The current exchange has written all it will write."""
+        self.current = None
+        self.served += 1
+        if self.closed:
+            return
+        self.touched = self.hub.now
+        if not exchange.keep:
+            self.end()
+        elif self._ready or self._ahead:
+            self._pump()
+
+    def end(self) -> None:
+        """Close once everything written has left. A client still sending is listened to for a while:
+        closing on unread bytes makes the kernel send a reset, which can overtake the answer."""
+        if self.closing is not None or self.closed:
+            return
+        self.closing = self.hub.now
+        if self._deaf and self.transport.can_write_eof():
+            self.transport.write_eof()
+        else:
+            self._deaf = True
+            self.transport.close()
+
+    def cut(self, *, reset: bool) -> None:
+        """End without the framing's end, so that the client sees that something is missing. With
+        `reset` by RST, where a plain close would read as the end."""
+        self._deaf = True
+        if self.closing is None:
+            self.closing = self.hub.now
+        if reset:
+            sock = self.transport.get_extra_info("socket")
+            if sock is not None:
+                sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
+            self.transport.abort()
+        else:
+            self.transport.close()
+
+    def pause_writing(self) -> None:
+        self.paused = True
+        self.stalled_since = self.hub.now
+        self.stalled_bytes = self.transport.get_write_buffer_size()
+        exchange = self.current
+        if exchange is not None and exchange.upstream is not None:
+            exchange.upstream.transport.pause_reading()
+
+    def resume_writing(self) -> None:
+        self.paused = False
+        self.stalled_bytes = 0
+        exchange = self.current
+        if exchange is not None and exchange.upstream is not None:
+            exchange.touched = self.hub.now
+            exchange.upstream.transport.resume_reading()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.closed = True
+        self.hub.disconnected(self)
+        exchange = self.current
+        if exchange is not None:
+            exchange.client_left()
+
+    # --- the sweep's questions
+
+    def stalled(self, now: float) -> bool:
+        """Whether the client has taken nothing for too long of what waits for it."""
+        waiting = self.transport.get_write_buffer_size()
+        if waiting < self.stalled_bytes or not self.stalled_bytes:
+            # Slow, but taking something.
+            self.stalled_since = now
+        self.stalled_bytes = waiting
+        limit = self.hub.limits.write_stall_s
+        return limit is not None and now - self.stalled_since > limit
+
+    def overdue(self, now: float) -> None:
+        """Look at this connection's own deadlines; called once per sweep while no exchange runs."""
+        limits = self.hub.limits
+        if self.transport.get_write_buffer_size():
+            # Still taking its last answer; the loop closes by itself when that has left.
+            if self.stalled(now):
+                self.transport.abort()
+        elif self.closing is not None:
+            if now - self.closing > limits.linger_s:
+                self.transport.abort()
+        elif self.parsing is not None and self._head_done:
+            if now - self.touched > limits.request_body_idle_s:
+                self._refuse_next(errors.REQUEST_TIMEOUT, "The request body stopped arriving.")
+                self._pump()
+        elif self.parsing is not None or self._head_bytes:
+            if now - self.began > limits.request_head_s:
+                self._refuse_next(errors.REQUEST_TIMEOUT, "The request head took too long.")
+                self._pump()
+        elif not self.served:
+            if now - self.began > limits.request_head_s:
+                self.transport.abort()
+        elif now - self.touched > limits.keepalive_s:
+            self.transport.abort()

@@ -1,0 +1,189 @@
+"""What a worker holds per endpoint: its connections, its load, its recent failures.
+
+One object per endpoint id for as long as anything refers to it. The load is written to the
+worker's own row of the slots in the same breath as the pick and the release; there is no other
+place where a request is noted.
+"""
+
+import asyncio
+from time import monotonic_ns
+from typing import TYPE_CHECKING
+
+from llmgw_router.core.policy import cool_down_s
+from llmgw_router.core.table import EndpointRow
+from llmgw_router.relay.slots import BROKEN, FAILED, IN_FLIGHT, LAST_TOUCH, PICKS, Slots
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from llmgw_router.relay.upstream import UpstreamConnection
+
+
+class EngineEndpoint:
+    """A ready replica, as the hot path uses it."""
+
+    __slots__ = (
+        "_broken",
+        "_failed",
+        "_in_flight_cells",
+        "_others",
+        "_picks",
+        "_prefixes",
+        "_touched",
+        "avoid_until",
+        "failures",
+        "host",
+        "idle",
+        "in_flight",
+        "leaving",
+        "name",
+        "on_drained",
+        "port",
+        "row",
+        "slot",
+        "weight",
+    )
+
+    def __init__(
+        self, row: EndpointRow, slots: Slots, worker: int, on_drained: "Callable[[EngineEndpoint], None]"
+    ) -> None:
+        assert row.slot is not None
+        self.slot = row.slot
+        self.in_flight = 0
+        self.failures = 0
+        self.avoid_until = 0.0
+        #: Draining, or gone from the table: nothing new comes here.
+        self.leaving = False
+        self.on_drained = on_drained
+        #: Most recently used last: the ones at the front may be closed for want of use.
+        self.idle: list[UpstreamConnection] = []
+        self._in_flight_cells = slots.column_of(worker, IN_FLIGHT)
+        self._picks = slots.column_of(worker, PICKS)
+        self._touched = slots.column_of(worker, LAST_TOUCH)
+        self._failed = slots.column_of(worker, FAILED)
+        self._broken = slots.column_of(worker, BROKEN)
+        self._others = [slots.column_of(w, IN_FLIGHT) for w in range(slots.workers) if w != worker]
+        # A predecessor in this row may have died in the middle of something; the supervisor has
+        # settled what it left, and from now on the cell says what this process runs.
+        self._in_flight_cells[self.slot] = 0
+        self.update(row)
+
+    def update(self, row: EndpointRow) -> None:
+        """Take over a newer row of the same endpoint. Connections to a changed address are closed."""
+        self.row = row
+        self.host = row.host
+        self.port = row.port
+        self.name = row.endpoint_id
+        self.weight = max(1, row.weight)
+        self.leaving = row.draining
+        self._prefixes: dict[bytes, bytes] = {}
+
+    def close_idle(self) -> None:
+        """Drop every pooled connection."""
+        idle, self.idle = self.idle, []
+        for connection in idle:
+            connection.transport.abort()
+
+    def outstanding(self) -> int:
+        """Requests running there, over all workers."""
+        running = self.in_flight
+        for cells in self._others:
+            running += cells[self.slot]
+        return running
+
+    def take(self) -> None:
+        """A request is on its way there."""
+        self.in_flight += 1
+        slot = self.slot
+        self._in_flight_cells[slot] = self.in_flight
+        self._picks[slot] += 1
+        self._touched[slot] = monotonic_ns()
+
+    def release(self) -> None:
+        """It is over, in whatever way."""
+        self.in_flight -= 1
+        slot = self.slot
+        self._in_flight_cells[slot] = self.in_flight
+        self._touched[slot] = monotonic_ns()
+        if self.leaving and not self.in_flight:
+            self.on_drained(self)
+
+    def succeeded(self) -> None:
+        """An answer of any status came: it is alive."""
+        self.failures = 0
+        self.avoid_until = 0.0
+
+    def failed(self, now: float) -> None:
+        """No answer came that a client could have had; others are preferred for a while."""
+        self.failures += 1
+        self.avoid_until = now + cool_down_s(self.failures)
+        self._failed[self.slot] += 1
+
+    def broke(self, now: float) -> None:
+        """An answer had begun and was cut."""
+        self.failures += 1
+        self.avoid_until = now + cool_down_s(self.failures)
+        self._broken[self.slot] += 1
+
+    def head_prefix(self, path: bytes) -> bytes:
+        """Request line and what we say ourselves, the same for every POST to one path."""
+        prefix = self._prefixes.get(path)
+        if prefix is None:
+            row = self.row
+            host = f"[{row.host}]" if ":" in row.host else row.host
+            lines = [
+                b"POST %b%b HTTP/1.1" % (row.base_path.encode(), path),
+                f"host: {host}:{row.port}".encode(),
+                b"accept-encoding: identity",
+            ]
+            if row.credential is not None:
+                lines.append(b"authorization: Bearer " + row.credential.encode())
+            prefix = b"\r\n".join(lines) + b"\r\n"
+            if len(self._prefixes) < 256:
+                # Bounded: a query string makes a new path, and clients choose those.
+                self._prefixes[path] = prefix
+        return prefix
+
+    async def connect(
+        self, loop: asyncio.AbstractEventLoop, make: "Callable[[], UpstreamConnection]"
+    ) -> "UpstreamConnection":
+        """Open one connection. Raises OSError."""
+        _, connection = await loop.create_connection(make, self.host, self.port, ssl=self.row.tls or None)
+        return connection
+
+
+class ColdEndpoint:
+    """The supervisor's cold application on its unix socket: the same connections, no load, no blame."""
+
+    __slots__ = ("idle", "leaving", "name", "path")
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+        self.name = "cold"
+        self.idle: list[UpstreamConnection] = []
+        self.leaving = False
+
+    def take(self) -> None:
+        """Nothing is noted: asking for a page wakes no replica."""
+
+    def release(self) -> None:
+        """See take."""
+
+    def succeeded(self) -> None:
+        """See take."""
+
+    def failed(self, now: float) -> None:
+        """See take."""
+
+    def broke(self, now: float) -> None:
+        """See take."""
+
+    async def connect(
+        self, loop: asyncio.AbstractEventLoop, make: "Callable[[], UpstreamConnection]"
+    ) -> "UpstreamConnection":
+        """Open one connection. Raises OSError."""
+        _, connection = await loop.create_unix_connection(make, self.path)
+        return connection
+
+
+Endpoint = EngineEndpoint | ColdEndpoint

@@ -1,0 +1,54 @@
+"""How a worker leaves: no new connections, an end to each kept one, and what runs is finished."""
+
+import asyncio
+import socket
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from llmgw_router.core import errors
+
+if TYPE_CHECKING:
+    from llmgw_router.relay.hub import Hub
+
+
+class Stopping:
+    """One drain per process; a second call only shortens nothing and lengthens nothing."""
+
+    def __init__(self, hub: "Hub", listeners: list[socket.socket], end: Callable[[int], None]) -> None:
+        self._hub = hub
+        self._listeners = listeners
+        self._end = end
+        self.servers: list[asyncio.Server] = []
+
+    def begin(self, deadline_s: float, grace_s: float) -> None:
+        """Stop accepting now; refuse requests after `grace_s`; cut what still runs at `deadline_s`."""
+        hub = self._hub
+        if hub.draining:
+            return
+        hub.draining = True
+        for server in self.servers:
+            server.close()
+        hub.room.empty()
+        hub.on_quiet = lambda: self._end(0)
+        hub.loop.call_later(min(grace_s, deadline_s), self._grace_over)
+        hub.loop.call_later(deadline_s, self._deadline)
+
+    def _grace_over(self) -> None:
+        hub = self._hub
+        hub.refusing = True
+        for client in tuple(hub.connections):
+            if client.current is None and client.parsing is None:
+                client.end()
+        if not hub.connections:
+            self._end(0)
+
+    def _deadline(self) -> None:
+        hub = self._hub
+        for client in tuple(hub.connections):
+            if client.current is not None:
+                client.current.stop_upstream(
+                    errors.STOPPING, "The router stopped before the answer was complete."
+                )
+            client.end()
+        # One turn of the loop more, so that the last bytes leave.
+        hub.loop.call_later(0.2, self._end, 0)

@@ -1,0 +1,65 @@
+"""All deadlines of one worker, looked at once per sweep: no timer is ever made for a request."""
+
+from typing import TYPE_CHECKING
+
+from llmgw_router.core import errors
+from llmgw_router.relay.exchange import Phase
+from llmgw_router.relay.slots import COUNTER
+
+if TYPE_CHECKING:
+    from llmgw_router.relay.exchange import Exchange
+    from llmgw_router.relay.hub import Hub
+
+_STALLED = COUNTER[f"refused_{errors.WRITE_STALL.label}"]
+
+
+def sweep(hub: "Hub") -> None:
+    """One pass over every client connection and every pooled upstream connection."""
+    hub.tick()
+    now = hub.now
+    for client in tuple(hub.connections):
+        exchange = client.current
+        if exchange is None:
+            client.overdue(now)
+        elif client.paused and client.stalled(now):
+            exchange.code = errors.WRITE_STALL.label
+            hub.counters[_STALLED] += 1
+            # Nobody reads: there is no way to say so. The loss of the connection releases the rest.
+            client.transport.abort()
+        else:
+            _look_at(exchange, now)
+    for endpoint in hub.endpoints():
+        idle = endpoint.idle
+        # Least recently used first.
+        while idle and now - idle[0].idle_since > hub.limits.upstream_idle_s:
+            idle.pop(0).transport.close()
+    hub.room.report()
+    hub.flush()
+
+
+def _look_at(exchange: "Exchange", now: float) -> None:
+    limits = exchange.hub.limits
+    phase = exchange.phase
+    if phase is Phase.HELD:
+        if now >= exchange.hold_until:
+            exchange.hub.room.expire(exchange)
+        return
+    if limits.total_s is not None and now - exchange.started > limits.total_s:
+        exchange.stop_upstream(
+            errors.TIMEOUT_TOTAL, f"The request exceeded its total of {limits.total_s:g} s."
+        )
+    elif phase is Phase.CONNECTING:
+        if now - exchange.since > limits.connect_s:
+            exchange.stop_upstream(
+                errors.TIMEOUT_CONNECT, f"Connecting to the engine took over {limits.connect_s:g} s."
+            )
+    elif phase is Phase.WAITING:
+        limit = limits.first_byte_s if exchange.dialect is not None else limits.cold_first_byte_s
+        if limit is not None and now - exchange.since > limit:
+            exchange.stop_upstream(
+                errors.TIMEOUT_FIRST_BYTE, f"The engine sent no first byte within {limit:g} s."
+            )
+    elif phase is Phase.RELAYING and exchange.dialect is not None and not exchange.client.paused:
+        limit = limits.idle_s
+        if limit is not None and now - exchange.touched > limit:
+            exchange.stop_upstream(errors.STREAM_IDLE, f"The engine sent nothing for {limit:g} s.")

@@ -1,0 +1,224 @@
+"""One connection to an engine (or the cold application): responses are parsed here, and nothing else.
+
+llhttp follows the head and the framing; what it calls body is handed on as the bytes they are.
+A connection serves one exchange at a time and lies in its endpoint's idle list between two.
+"""
+
+import asyncio
+from typing import TYPE_CHECKING
+
+import httptools
+
+from llmgw_router.core.heads import (
+    OURS,
+    RESPONSE,
+    ResponseField,
+    is_event_stream,
+    named_by_connection,
+    without,
+)
+
+if TYPE_CHECKING:
+    from llmgw_router.relay.endpoint import Endpoint
+    from llmgw_router.relay.exchange import Exchange
+
+
+class UpstreamConnection(asyncio.Protocol):
+    """Parses responses; tells its exchange of each read, of the end, and of a loss."""
+
+    __slots__ = (
+        "_hop_names",
+        "_interim",
+        "_keep",
+        "_parser",
+        "_parts",
+        "_transfer",
+        "accel",
+        "cache",
+        "content_type",
+        "done",
+        "encoding",
+        "endpoint",
+        "exchange",
+        "head",
+        "head_done",
+        "idle_since",
+        "is_stream",
+        "length",
+        "location",
+        "responded",
+        "reused",
+        "status",
+        "transport",
+        "until_close",
+    )
+
+    transport: asyncio.Transport
+
+    def __init__(self, endpoint: "Endpoint") -> None:
+        self.endpoint = endpoint
+        self.exchange: Exchange | None = None
+        self.reused = False
+        self.idle_since = 0.0
+        self._parser = httptools.HttpResponseParser(self)
+        self._parts: list[bytes] = []
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self.transport = transport  # type: ignore[assignment]
+
+    def begin(self, exchange: "Exchange", head: bytes, body: bytes) -> None:
+        """Send one request. The answer goes to `exchange` until it ends or `exchange` lets go."""
+        self.exchange = exchange
+        #: A byte of the answer has come: asking again would no longer be a matter of a stale socket.
+        self.responded = False
+        self.done = False
+        self._keep = False
+        self._interim = False
+        self.head_done = False
+        self.transport.write(head + body if len(body) < 65536 else head)
+        if len(body) >= 65536:
+            self.transport.write(body)
+
+    def let_go(self) -> None:
+        """The exchange is over before its answer was: this connection is of no further use."""
+        self.exchange = None
+        self.transport.abort()
+
+    # --- llhttp's calls
+
+    def on_message_begin(self) -> None:
+        self.head: list[bytes] = []
+        self.status = 0
+        self.length: bytes | None = None
+        self.content_type: bytes | None = None
+        self.encoding: bytes | None = None
+        self.cache: bytes | None = None
+        self.accel: bytes | None = None
+        self.location: bytes | None = None
+        self._transfer = False
+        self._hop_names: list[bytes] | None = None
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        if self.head_done:
+            # A trailer field. None is promised to the client, so none is passed.
+            return
+        low = name.lower()
+        field = RESPONSE.get(low)
+        if field is None:
+            if low[:8] != OURS:
+                self.head.append(name + b": " + value)
+        elif field is ResponseField.TYPE:
+            self.content_type = value
+        elif field is ResponseField.LENGTH:
+            self.length = value
+        elif field is ResponseField.TRANSFER:
+            self._transfer = True
+        elif field is ResponseField.CONNECTION:
+            if self._hop_names is None:
+                self._hop_names = []
+            self._hop_names.append(value)
+        elif field is ResponseField.CACHE:
+            self.cache = value
+        elif field is ResponseField.ACCEL:
+            self.accel = value
+        elif field is ResponseField.LOCATION:
+            self.location = value
+        elif field is ResponseField.ENCODING:
+            self.encoding = value
+
+    def on_headers_complete(self) -> None:
+        self.status = status = self._parser.get_status_code()
+        if status < 200:
+            # 100, 103 and their like: the answer is still to come. 101 was never asked for.
+            self._interim = True
+            return
+        self.head_done = True
+        self.is_stream = is_event_stream(self.content_type)
+        if self._hop_names is not None:
+            names = named_by_connection(self._hop_names)
+            if names:
+                self.head = without(self.head, names)
+        # RFC 9112 section 6.3: neither length nor chunks means that the close is the end.
+        self.until_close = self.length is None and not self._transfer and status not in (204, 304)
+        exchange = self.exchange
+        if exchange is not None and exchange.method == b"HEAD":
+            # llhttp cannot know that no body follows; the connection is not used again.
+            self.done = True
+            self.until_close = False
+
+    def on_body(self, part: bytes) -> None:
+        self._parts.append(part)
+
+    def on_message_complete(self) -> None:
+        if self._interim:
+            self._interim = False
+            return
+        if self.done:
+            return
+        self.done = True
+        self._keep = self._parser.should_keep_alive()
+
+    # --- asyncio's calls
+
+    def data_received(self, data: bytes) -> None:
+        exchange = self.exchange
+        if exchange is None:
+            # Nobody asked. What a pooled connection says unasked would be taken for the next answer.
+            self.transport.abort()
+            return
+        self.responded = True
+        broken: str | None = None
+        try:
+            self._parser.feed_data(data)
+        except httptools.HttpParserUpgrade:
+            broken = "it switched protocols, which nobody asked for"
+        except httptools.HttpParserError as error:
+            broken = f"it is not valid HTTP: {error}"
+        parts = self._parts
+        if not parts:
+            payload = b""
+        elif len(parts) == 1:
+            payload = parts[0]
+            parts.clear()
+        else:
+            payload = b"".join(parts)
+            parts.clear()
+        if self.done:
+            # Bytes after a complete answer spoil the connection, not the answer.
+            self._finish(exchange, payload, keep=self._keep and broken is None)
+        else:
+            if self.head_done:
+                exchange.answer_came(self, payload)
+            if broken is not None and self.exchange is exchange:
+                exchange.answer_invalid(self, broken)
+
+    def _finish(self, exchange: "Exchange", payload: bytes, *, keep: bool) -> None:
+        if not exchange.answer_wanted(self):
+            return
+        self.exchange = None
+        if keep and not self.transport.is_closing():
+            self.reused = True
+            exchange.park(self)
+        else:
+            self.transport.close()
+        exchange.answer_ended(self, payload)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        exchange = self.exchange
+        if exchange is None:
+            idle = self.endpoint.idle
+            if self in idle:
+                idle.remove(self)
+            return
+        self.exchange = None
+        if self.head_done and self.until_close and exc is None:
+            exchange.answer_closed(self)
+        else:
+            exchange.answer_lost(self)
+
+    def pause_writing(self) -> None:
+        # The request is in memory whole and cannot be taken back: there is nobody to hold up.
+        pass
+
+    def resume_writing(self) -> None:
+        pass
