@@ -8,7 +8,7 @@ import pytest
 from llmgw.v1 import agent_pb2, operator_pb2
 from llmgw_kit.errors import LlmgwError, StartupError, Unavailable
 from llmgw_lab import ask, checks, config, models, watch, words
-from llmgw_lab.layout import DEFAULT_PORTS, Layout, lab_nodes
+from llmgw_lab.layout import CONTROLLERS, DEFAULT_PORTS, Layout, lab_nodes
 
 LAYOUT = Layout(Path("/lab"), DEFAULT_PORTS)
 
@@ -37,15 +37,26 @@ def test_the_nodes_of_one_machine_never_lease_the_same_port() -> None:
 
 
 def test_everything_listens_on_loopback() -> None:
-    files = [
+    made = [
         config.router(LAYOUT, redis_url="redis://127.0.0.1:1/0"),
         config.mirror(LAYOUT, dsn="postgresql://127.0.0.1/x"),
         config.agent(LAYOUT, lab_nodes()[0]),
         config.controller(LAYOUT, "controller-1", dsn="d", redis_url="r", models=[]),
     ]
-    listens = [value for file in files for key, value in file.items() if key.endswith("listen")]
-    assert len(listens) >= 7
+    listens = [
+        str(value)
+        for one in made
+        for key, value in (one.settings | dict(one.environment)).items()
+        if key.lower().endswith("listen")
+    ]
+    assert len(listens) == 8
     assert all(value.startswith("127.0.0.1:") for value in listens)
+
+
+def test_both_controllers_read_the_same_file() -> None:
+    one, two = (config.controller(LAYOUT, part, dsn="d", redis_url="r", models=[]) for part in CONTROLLERS)
+    assert (one.file, one.settings) == (two.file, two.settings)
+    assert one.environment != two.environment
 
 
 @pytest.mark.parametrize(

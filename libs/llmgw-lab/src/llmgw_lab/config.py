@@ -2,48 +2,61 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 from llmgw_lab.layout import HOST, Layout, Node
 
-#: All ready within a second or two of a fault, so that a first look at a failure is short.
-BEAT_INTERVAL_S = 1.0
+
+@dataclass(frozen=True)
+class Configuration:
+    """One service's configuration: its file, and what comes by environment."""
+
+    #: Name of the file, without its ending; two services may share one.
+    file: str
+    settings: dict[str, Any]
+    environment: Mapping[str, str] = field(default_factory=dict)
 
 
 def controller(
     layout: Layout, part: str, *, dsn: str, redis_url: str, models: Sequence[dict[str, Any]]
-) -> dict[str, Any]:
-    """One of the two controllers; both have the same catalog."""
-    return {
-        "name": part,
+) -> Configuration:
+    """One of the two controllers. One file for both: what differs between them is no matter of the catalog,
+    and controllers whose files differ are trouble in `llmgwctl status`."""
+    settings = {
         "cluster": "lab",
-        "listen": layout.address(part),
-        "admin_listen": layout.address(f"{part}-admin"),
-        "advertise": layout.address(part),
         "dsn": dsn,
         "redis_url": redis_url,
         "mirror": layout.address("mirror"),
         "mirror_url": f"http://{layout.address('mirror-http')}",
         "models": list(models),
     }
+    environment = {
+        "LLMGW_CONTROLLER_NAME": part,
+        "LLMGW_CONTROLLER_LISTEN": layout.address(part),
+        "LLMGW_CONTROLLER_ADMIN_LISTEN": layout.address(f"{part}-admin"),
+        "LLMGW_CONTROLLER_ADVERTISE": layout.address(part),
+    }
+    return Configuration("controller", settings, environment)
 
 
-def mirror(layout: Layout, *, dsn: str) -> dict[str, Any]:
+def mirror(layout: Layout, *, dsn: str) -> Configuration:
     """The mirror."""
-    return {
+    settings = {
         "listen": layout.address("mirror"),
         "http_listen": layout.address("mirror-http"),
         "admin_listen": layout.address("mirror-admin"),
         "data_dir": str(layout.data("mirror")),
         "dsn": dsn,
     }
+    return Configuration("mirror", settings)
 
 
-def agent(layout: Layout, node: Node) -> dict[str, Any]:
+def agent(layout: Layout, node: Node) -> Configuration:
     """A node with declared GPUs."""
     first, last = node.engine_ports
-    return {
+    settings = {
         "node_id": node.node_id,
         "controller": layout.controllers,
         "admin_listen": layout.address(f"{node.node_id}-admin"),
@@ -53,11 +66,12 @@ def agent(layout: Layout, node: Node) -> dict[str, Any]:
         "inventory": "declared",
         "devices": [{"gpu_class": gpu.gpu_class, "memory_bytes": gpu.memory_bytes} for gpu in node.gpus],
     }
+    return Configuration(node.node_id, settings)
 
 
-def router(layout: Layout, *, redis_url: str) -> dict[str, Any]:
+def router(layout: Layout, *, redis_url: str) -> Configuration:
     """The router."""
-    return {
+    settings = {
         "listen": layout.address("router"),
         "admin_listen": layout.address("router-admin"),
         "controller": layout.controllers,
@@ -66,3 +80,4 @@ def router(layout: Layout, *, redis_url: str) -> dict[str, Any]:
         "state_dir": str(layout.data("router")),
         "workers": 1,
     }
+    return Configuration("router", settings)

@@ -80,32 +80,32 @@ class Suite:
 
     def _start_one(self, part: str) -> None:
         kind = self.kind(part)
-        settings = (
-            self._settings(part) | dict(self.settings.get(kind, {})) | dict(self.settings.get(part, {}))
-        )
-        path = self.layout.config(part)
+        made = self._configuration(part)
+        settings = made.settings | dict(self.settings.get(kind, {})) | dict(self.settings.get(part, {}))
+        path = self.layout.config(made.file)
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.touch(mode=0o600)  # the DSN in it holds a password
-        path.write_text(yaml.safe_dump(settings, sort_keys=False))
+        # By rename: the other controller may be reading the same file just now.
+        beside = path.with_suffix(".part")
+        beside.touch(mode=0o600)  # the DSN in it holds a password
+        beside.write_text(yaml.safe_dump(settings, sort_keys=False))
+        beside.replace(path)
         self.children[part] = self.cage.spawn(
             part,
             [command(f"llmgw-{kind}"), "serve", "--config", str(path)],
             log=self.layout.log(part),
             cwd=self.layout.folder,
-            env=self.environment(),
+            env=self.environment() | dict(made.environment),
         )
 
-    def _settings(self, part: str) -> dict[str, Any]:
+    def _configuration(self, part: str) -> config.Configuration:
+        dsn, redis_url = self.postgres.dsn(), self.redis.url
         if part == "router":
-            return config.router(self.layout, redis_url=self.redis.url)
+            return config.router(self.layout, redis_url=redis_url)
         if part == "mirror":
-            return config.mirror(self.layout, dsn=self.postgres.dsn())
+            return config.mirror(self.layout, dsn=dsn)
         if part in CONTROLLERS:
-            return config.controller(
-                self.layout, part, dsn=self.postgres.dsn(), redis_url=self.redis.url, models=self.models
-            )
-        node = next(node for node in self.nodes if node.node_id == part)
-        return config.agent(self.layout, node)
+            return config.controller(self.layout, part, dsn=dsn, redis_url=redis_url, models=self.models)
+        return config.agent(self.layout, next(node for node in self.nodes if node.node_id == part))
 
     async def until_ready(self, *parts: str, timeout_s: float = READY_TIMEOUT_S) -> None:
         """Wait until each answers 200 on /readyz. Raises ChildFailed with the words of one that does not."""
