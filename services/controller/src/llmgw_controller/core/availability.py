@@ -1,0 +1,49 @@
+"""Whether a model can be used now; the word that routers and operators are both told."""
+
+from dataclasses import dataclass
+from enum import Enum
+
+from llmgw_controller.core.activation import Pending, Refused, cold_eta_s, decide
+from llmgw_controller.core.catalog import Model
+from llmgw_controller.core.replica import is_routable
+from llmgw_controller.core.state import ReplicaRow, Snapshot, Wish
+
+
+class Availability(Enum):
+    READY = "ready"
+    STARTING = "starting"
+    COLD = "cold"
+    #: Wanted, but cannot run now.
+    UNAVAILABLE = "unavailable"
+
+
+@dataclass(frozen=True)
+class ModelState:
+    availability: Availability
+    #: With UNAVAILABLE, why; with STARTING, how far.
+    reason: str | None
+    #: Until ready, seconds; None: nothing was measured, or it takes longer than ever measured.
+    eta_s: float | None
+
+
+def model_state(snapshot: Snapshot, model: Model, now: float) -> ModelState:
+    rows = live_rows(snapshot, model)
+    if any(is_routable(row, snapshot, now) for row in rows):
+        return ModelState(Availability.READY, None, None)
+    if not rows:
+        return ModelState(Availability.COLD, None, cold_eta_s(snapshot, model))
+    decision = decide(snapshot, model.name, now)
+    if isinstance(decision, Refused):
+        return ModelState(Availability.UNAVAILABLE, decision.text, None)
+    assert isinstance(decision, Pending)
+    if decision.phase == "unreachable":
+        return ModelState(Availability.UNAVAILABLE, "its node is unreachable", None)
+    return ModelState(Availability.STARTING, decision.phase, decision.eta_s)
+
+
+def live_rows(snapshot: Snapshot, model: Model) -> list[ReplicaRow]:
+    return [
+        row
+        for _, row in sorted(snapshot.stored.replicas.items())
+        if row.model == model.name and row.wish is Wish.SERVE
+    ]

@@ -1,0 +1,35 @@
+"""One pass: from what is known and the time to what is to change. Pure, level-triggered, idempotent.
+
+Each subject looks at all rows; the round is repeated until nothing moves, so a second pass over the
+rows as this plan leaves them changes nothing (commands said again excepted: `repeats.py`).
+"""
+
+from llmgw_controller.core.activation import close_decided
+from llmgw_controller.core.draft import Draft
+from llmgw_controller.core.groups import advance
+from llmgw_controller.core.idleness import verdicts
+from llmgw_controller.core.nodes import judge
+from llmgw_controller.core.placing import place_waiting
+from llmgw_controller.core.plan import Plan
+from llmgw_controller.core.repeats import repeat
+from llmgw_controller.core.scale import adjust
+from llmgw_controller.core.state import Snapshot
+
+#: A replica takes at most a handful of steps at one moment; more is two subjects undoing each other.
+MAX_ROUNDS = 50
+
+
+def reconcile(snapshot: Snapshot, now: float) -> Plan:
+    """Raises AssertionError when the subjects do not come to rest: a bug, with the last plan in the text."""
+    draft = Draft(snapshot, now, verdicts(snapshot, now))
+    for _ in range(MAX_ROUNDS):
+        moves = draft.moves
+        judge(draft)
+        advance(draft)
+        adjust(draft)
+        place_waiting(draft)
+        close_decided(draft)
+        if draft.moves == moves:
+            repeat(draft)
+            return draft.plan()
+    raise AssertionError(f"no rest after {MAX_ROUNDS} rounds: {draft.plan().changes[-10:]}")

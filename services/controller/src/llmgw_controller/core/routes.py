@@ -1,0 +1,180 @@
+"""What routers are told: where ready replicas answer, what the catalog holds, and a few fleet numbers.
+
+Level-triggered: the table is computed whole at each pass, and a delta is only the difference of two.
+A new leader in its learning window takes nothing from the table but what it has seen exit.
+"""
+
+from dataclasses import dataclass, field
+from math import ceil
+
+from llmgw_controller.core.availability import Availability, model_state
+from llmgw_controller.core.catalog import Model
+from llmgw_controller.core.claims import Use, rooms
+from llmgw_controller.core.replica import is_routable, is_serving
+from llmgw_controller.core.state import Phase, ReplicaRow, Snapshot, Wish
+from llmgw_kit.ids import ModelId, NodeId, ReplicaId
+
+#: ETAs are told in steps of so many seconds, so that a countdown is not a delta at every pass.
+ETA_STEP_S = 5.0
+
+
+@dataclass(frozen=True)
+class Endpoint:
+    """Where one ready replica answers: its first shard's address and "http" port."""
+
+    endpoint_id: str
+    replica_id: ReplicaId
+    group_epoch: int
+    model: ModelId
+    url: str
+    pool: str
+    weight: int
+    node_id: NodeId
+    draining: bool
+    credential: str | None
+
+
+@dataclass(frozen=True)
+class CatalogModel:
+    model: ModelId
+    aliases: tuple[str, ...]
+    availability: Availability
+    reason: str | None
+    activatable: bool
+    hold_timeout_s: float
+    max_held: int
+    eta_s: float | None
+
+
+@dataclass(frozen=True)
+class FleetClass:
+    gpu_class: str
+    total: int
+    free: int
+    unhealthy: int
+
+
+@dataclass(frozen=True)
+class FleetSummary:
+    classes: tuple[FleetClass, ...] = ()
+    replicas_ready: int = 0
+    replicas_wanted: int = 0
+    models_unplaceable: int = 0
+
+
+@dataclass(frozen=True)
+class RouteTable:
+    endpoints: dict[str, Endpoint] = field(default_factory=dict)
+    models: dict[ModelId, CatalogModel] = field(default_factory=dict)
+    fleet: FleetSummary = field(default_factory=FleetSummary)
+
+
+@dataclass(frozen=True)
+class RouteDelta:
+    upsert_endpoints: tuple[Endpoint, ...]
+    remove_endpoint_ids: tuple[str, ...]
+    upsert_models: tuple[CatalogModel, ...]
+    remove_model_ids: tuple[ModelId, ...]
+    fleet: FleetSummary
+
+
+def routes(snapshot: Snapshot, now: float) -> RouteTable:
+    """The whole table at `now`; from the rows as the pass has left them."""
+    found = [
+        endpoint
+        for _, row in sorted(snapshot.stored.replicas.items())
+        if (endpoint := _endpoint(snapshot, row, now)) is not None
+    ]
+    return RouteTable(
+        {endpoint.endpoint_id: endpoint for endpoint in found},
+        {model.name: _model(snapshot, model, now) for model in snapshot.catalog.sorted_models()},
+        fleet_summary(snapshot, now),
+    )
+
+
+def diff(old: RouteTable, new: RouteTable) -> RouteDelta | None:
+    """What turns `old` into `new`; None when they are equal."""
+    if old == new:
+        return None
+    return RouteDelta(
+        tuple(one for key, one in sorted(new.endpoints.items()) if old.endpoints.get(key) != one),
+        tuple(sorted(old.endpoints.keys() - new.endpoints.keys())),
+        tuple(one for name, one in sorted(new.models.items()) if old.models.get(name) != one),
+        tuple(sorted(old.models.keys() - new.models.keys())),
+        new.fleet,
+    )
+
+
+def patched(old: RouteTable, delta: RouteDelta) -> RouteTable:
+    """The table a router has after the delta; what `diff` is tested against."""
+    endpoints = {key: one for key, one in old.endpoints.items() if key not in delta.remove_endpoint_ids}
+    models = {name: one for name, one in old.models.items() if name not in delta.remove_model_ids}
+    return RouteTable(
+        endpoints | {one.endpoint_id: one for one in delta.upsert_endpoints},
+        models | {one.model: one for one in delta.upsert_models},
+        delta.fleet,
+    )
+
+
+def fleet_summary(snapshot: Snapshot, now: float) -> FleetSummary:
+    totals: dict[str, list[int]] = {}
+    for room in rooms(snapshot, now).values():
+        for device in room.devices:
+            counts = totals.setdefault(device.gpu_class, [0, 0, 0])
+            counts[0] += 1
+            counts[1] += device.use is Use.FREE
+            counts[2] += device.use is Use.UNHEALTHY
+    rows = [row for row in snapshot.stored.replicas.values() if row.wish is Wish.SERVE]
+    return FleetSummary(
+        tuple(FleetClass(name, *counts) for name, counts in sorted(totals.items())),
+        replicas_ready=sum(is_routable(row, snapshot, now) for row in rows),
+        replicas_wanted=len(rows),
+        models_unplaceable=len({row.model for row in rows if row.phase is Phase.UNPLACEABLE}),
+    )
+
+
+def endpoint_url(snapshot: Snapshot, row: ReplicaRow) -> str | None:
+    """None while the replica has no place, or its node is not known."""
+    head = next((shard for shard in row.shards if shard.rank == 0), None)
+    node = snapshot.stored.nodes.get(head.node_id) if head else None
+    port = head.port("http") if head else None
+    if node is None or port is None:
+        return None
+    host = f"[{node.address}]" if ":" in node.address and not node.address.startswith("[") else node.address
+    return f"http://{host}:{port}"
+
+
+def _endpoint(snapshot: Snapshot, row: ReplicaRow, now: float) -> Endpoint | None:
+    url = endpoint_url(snapshot, row)
+    draining = row.phase is Phase.DRAINING and is_serving(row, snapshot, now)
+    if url is None or not (draining or is_routable(row, snapshot, now)):
+        return None
+    head = min(row.shards, key=lambda shard: shard.rank)
+    node = snapshot.stored.nodes[head.node_id]
+    return Endpoint(
+        endpoint_id=row.endpoint_id,
+        replica_id=row.replica_id,
+        group_epoch=row.group_epoch,
+        model=row.model,
+        url=url,
+        pool=node.pool or "",
+        weight=1,
+        node_id=head.node_id,
+        draining=draining,
+        credential=row.credential,
+    )
+
+
+def _model(snapshot: Snapshot, model: Model, now: float) -> CatalogModel:
+    state = model_state(snapshot, model, now)
+    eta_s = None if state.eta_s is None else ceil(state.eta_s / ETA_STEP_S) * ETA_STEP_S
+    return CatalogModel(
+        model=model.name,
+        aliases=model.aliases,
+        availability=state.availability,
+        reason=state.reason,
+        activatable=model.activate_on_demand,
+        hold_timeout_s=model.hold_timeout_s,
+        max_held=model.max_held,
+        eta_s=eta_s,
+    )

@@ -1,0 +1,119 @@
+"""Scale: how many replicas of each model there are to be, and which leave when there are too many."""
+
+from dataclasses import replace
+
+from llmgw_controller.core.activity import Idle
+from llmgw_controller.core.catalog import Model
+from llmgw_controller.core.draft import Draft
+from llmgw_controller.core.hearing import is_learning
+from llmgw_controller.core.idleness import may_leave
+from llmgw_controller.core.plan import PutReplica
+from llmgw_controller.core.replica import is_unreachable
+from llmgw_controller.core.rollout import outdated, roll
+from llmgw_controller.core.roster import create, let_go, live
+from llmgw_controller.core.state import Cause, Phase, ReplicaRow
+
+#: An activation's replica that found no room stays so long: whoever asks meanwhile gets its reason.
+REFUSAL_KEPT_S = 10.0
+
+#: Who leaves first when there are too many: those that serve nobody.
+_LEAVE_ORDER = (
+    Phase.UNPLACEABLE,
+    Phase.WANTED,
+    Phase.FAILED,
+    Phase.BACKOFF,
+    Phase.RESERVED,
+    Phase.STARTING,
+    Phase.READY,
+)
+
+
+def adjust(draft: Draft) -> None:
+    """Create, let go, and replace, model by model."""
+    held = {row.model for row in draft.stored.replicas.values()}
+    for name in sorted({*draft.snapshot.catalog.models, *held}):
+        model = draft.snapshot.catalog.models.get(name)
+        if model is not None:
+            _adopt(draft, model)
+            _create(draft, model)
+            roll(draft, model, target(draft, model))
+            _shrink(draft, model)
+            _retire(draft, model)
+        elif name not in draft.stored.models:
+            # A stored model that the catalog does not show could not be read: that is no removal.
+            for row in live(draft, name):
+                let_go(draft, row, because="model removed")
+
+
+def target(draft: Draft, model: Model) -> int:
+    """What configuration keeps up, or one for whoever asked until it is let go as idle."""
+    rows = live(draft, model.name)
+    asked = model.name in draft.stored.activations
+    if asked and rows and not is_learning(draft.snapshot, draft.now):
+        cut_off = [row for row in rows if is_unreachable(row, draft.snapshot, draft.now)]
+        if len(cut_off) == len(rows):
+            # All silent, none lost yet, and somebody waits: one more, cancelled if they come back first.
+            return max(model.replicas, len(rows) + 1)
+    activated = asked or any(row.cause is Cause.ACTIVATION for row in rows)
+    return max(model.replicas, 1 if activated else 0)
+
+
+def _adopt(draft: Draft, model: Model) -> None:
+    """A replica that a request started becomes one that configuration keeps, when that wants more."""
+    rows = live(draft, model.name)
+    missing = model.replicas - sum(row.cause is Cause.CONFIGURATION for row in rows)
+    for row in [row for row in rows if row.cause is Cause.ACTIVATION][: max(0, missing)]:
+        draft.change(PutReplica(replace(row, cause=Cause.CONFIGURATION)))
+
+
+def _create(draft: Draft, model: Model) -> None:
+    rows = live(draft, model.name)
+    for position in range(len(rows), target(draft, model)):
+        create(draft, model, Cause.CONFIGURATION if position < model.replicas else Cause.ACTIVATION)
+
+
+def _shrink(draft: Draft, model: Model) -> None:
+    if is_learning(draft.snapshot, draft.now):
+        return
+    rows = live(draft, model.name)
+    wanted = target(draft, model)
+    in_reach = [row for row in rows if not is_unreachable(row, draft.snapshot, draft.now)]
+    # The one too many that a rollout has started is its own to end. And those out of reach are not
+    # counted on: nothing that serves leaves because of them.
+    surge = 1 if any(outdated(draft, row, model) for row in rows) else 0
+    surplus = min(len(rows) - wanted - surge, len(in_reach) - wanted)
+    if surplus <= 0:
+        return
+
+    def leaves_first(row: ReplicaRow) -> tuple[int, bool, bool, float, int]:
+        verdict = draft.verdicts.by_replica.get(row.replica_id)
+        idle_s = verdict.for_s if isinstance(verdict, Idle) else -1.0
+        return (
+            _LEAVE_ORDER.index(row.phase),
+            not outdated(draft, row, model),
+            row.cause is Cause.CONFIGURATION,
+            -idle_s,
+            -int(row.replica_id.rpartition("/")[2]),
+        )
+
+    for row in sorted(in_reach, key=leaves_first)[:surplus]:
+        let_go(draft, row, because=f"{len(rows)} replicas, {wanted} wanted")
+
+
+def _retire(draft: Draft, model: Model) -> None:
+    """Let go of what a request started, once nobody wants it: idle beyond doubt, or never come up."""
+    if model.name in draft.stored.activations or is_learning(draft.snapshot, draft.now):
+        return
+    for row in live(draft, model.name):
+        if row.cause is not Cause.ACTIVATION:
+            continue
+        age_s = draft.now - row.since
+        if row.phase is Phase.READY:
+            if may_leave(draft.snapshot, row, model, draft.verdicts, draft.now):
+                let_go(draft, row, because="idle")
+        elif row.phase in (Phase.WANTED, Phase.BACKOFF):
+            let_go(draft, row, because="nobody asks for it any more")
+        elif (row.phase is Phase.UNPLACEABLE and age_s >= REFUSAL_KEPT_S) or (
+            row.phase is Phase.FAILED and age_s >= draft.snapshot.intervals.backoff_max_s
+        ):
+            let_go(draft, row, because="it did not come up")
