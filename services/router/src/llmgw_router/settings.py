@@ -6,7 +6,16 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, SecretStr, model_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    SecretStr,
+    field_validator,
+    model_validator,
+)
 from pydantic_settings import SettingsConfigDict
 
 from llmgw_kit.addresses import HostPort, parse_host_port, parse_host_ports
@@ -71,6 +80,11 @@ class EndpointEntry(BaseModel):
             raise _told(e) from None
         return {"id": endpoint_id, "url": url, "models": models}
 
+    @field_validator("url")
+    @classmethod
+    def _without_trailing_slashes(cls, url: str) -> str:
+        return url.strip().rstrip("/")
+
     @model_validator(mode="after")
     def _checked(self) -> "EndpointEntry":
         try:
@@ -125,6 +139,9 @@ class RouterSettings(ServiceSettings):
     )
     drain_s: float = Field(
         30.0, ge=0, description="what runs may finish for so long at a graceful stop (M10)"
+    )
+    unready_s: float = Field(
+        0.0, ge=0, description="served on after readiness goes off, for balancers to see it; Kubernetes: 5"
     )
     activity_tick_s: float = Field(5.0, gt=0, description="one activity map to Redis each tick")
     activity_ttl_s: float = Field(

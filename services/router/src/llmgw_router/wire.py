@@ -7,7 +7,7 @@ from urllib.parse import urlsplit
 
 from llmgw.v1 import routing_pb2 as pb
 from llmgw_router.core.learned import CatalogEntry, Delta, Fleet, FleetClass, Snapshot
-from llmgw_router.relay.ipc import Availability, EndpointRow, ModelRow
+from llmgw_router.core.table import Availability, EndpointRow, ModelRow
 
 _AVAILABILITY = {
     pb.MODEL_AVAILABILITY_READY: Availability.READY,

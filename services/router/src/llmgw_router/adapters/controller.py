@@ -1,6 +1,6 @@
 """The leading controller over gRPC: routes, acknowledgements, activations, goodbye."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator
 from dataclasses import dataclass
 
 import grpc
@@ -40,7 +40,7 @@ class ControllerSession:
     def address(self) -> HostPort:
         return self._address
 
-    async def watch(self, *, highest_term: int | None) -> AsyncIterator[Snapshot | Delta | MoveOn]:
+    async def watch(self, *, highest_term: int | None) -> AsyncGenerator[Snapshot | Delta | MoveOn, None]:
         """Routes as they change, until the stream ends. Raises LlmgwError."""
         request = pb.WatchRoutesRequest(
             router_id=self._identity.router_id,
@@ -48,8 +48,9 @@ class ControllerSession:
             version=self._identity.version,
             highest_term_seen=highest_term,
         )
+        call = self._stub.WatchRoutes(request)
         try:
-            async for message in self._stub.WatchRoutes(request):
+            async for message in call:
                 if message.WhichOneof("body") == "move_on":
                     yield MoveOn(_leader(message.move_on))
                 else:
@@ -58,6 +59,8 @@ class ControllerSession:
             raise self._error(e) from None
         except BadRoutes as e:
             raise LlmgwError(f"controller {self._address} sent routes that cannot be read: {e}") from None
+        finally:
+            call.cancel()
         raise Unavailable(f"controller {self._address} ended the route stream")
 
     async def acknowledge(self, states: AsyncIterator[Acknowledgement]) -> None:
@@ -78,11 +81,12 @@ class ControllerSession:
         except grpc.aio.AioRpcError as e:
             raise self._error(e) from None
 
-    async def activate(self, model: str, *, waiting: int) -> AsyncIterator[Phase | Ready | Refused]:
+    async def activate(self, model: str, *, waiting: int) -> AsyncGenerator[Phase | Ready | Refused, None]:
         """One model's start, told as it goes; ends with Ready or Refused. Raises LlmgwError."""
         request = pb.ActivateRequest(router_id=self._identity.router_id, model=model, waiting=waiting)
+        call = self._stub.Activate(request)
         try:
-            async for message in self._stub.Activate(request):
+            async for message in call:
                 match message.WhichOneof("body"):
                     case "phase":
                         phase = message.phase
@@ -104,6 +108,9 @@ class ControllerSession:
                         )
         except grpc.aio.AioRpcError as e:
             raise self._error(e) from None
+        finally:
+            # Who stops listening stops waiting: the controller counts this router out.
+            call.cancel()
 
     async def goodbye(self) -> None:
         """Leave the membership that idleness is judged by. Raises LlmgwError."""

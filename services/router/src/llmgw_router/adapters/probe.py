@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 import aiohttp
 
-from llmgw_router.relay.ipc import EndpointRow
+from llmgw_router.core.table import EndpointRow
 
 TIMEOUT_S = 2.0
 _AT_ONCE = 32

@@ -14,7 +14,7 @@ import msgspec
 
 from llmgw_kit.errors import StartupError
 from llmgw_router.core.learned import CatalogEntry, Fleet, Routes
-from llmgw_router.relay.ipc import EndpointRow
+from llmgw_router.core.table import EndpointRow
 
 log = logging.getLogger(__name__)
 

@@ -10,7 +10,7 @@ from urllib.parse import SplitResult, urlsplit
 
 from llmgw_kit.errors import InvalidRequest
 from llmgw_router.core.activity import RESERVED_FIELDS
-from llmgw_router.relay.ipc import Availability, EndpointRow, ModelRow
+from llmgw_router.core.table import Availability, EndpointRow, ModelRow
 
 EXPECTED = "id=URL=model[,model]"
 EXAMPLE = "gpu1=http://10.0.0.5:8000=llama-3-8b"
@@ -43,8 +43,7 @@ def split_endpoint(text: str) -> tuple[str, str, tuple[str, ...]]:
     Raises InvalidRequest when a part is missing."""
     parts = [part.strip() for part in text.split("=", 2)]
     if len(parts) < 3:
-        missing = "no URL and no model" if len(parts) == 1 else "no model"
-        raise _bad(f"{text!r} has {missing}")
+        raise _bad("it has no URL and no model" if len(parts) == 1 else "it has no model")
     endpoint_id, url, models = parts
     return endpoint_id, url, tuple(model.strip() for model in models.split(",")) if models else ()
 
@@ -94,7 +93,10 @@ def static_endpoint(
 
 def _split_url(endpoint_id: str, url: str) -> tuple[SplitResult, int]:
     def bad(why: str) -> InvalidRequest:
-        return _bad(f"endpoint {endpoint_id} has URL {url!r}: {why}; expected http://HOST:PORT")
+        return InvalidRequest(
+            f"endpoint {endpoint_id} has URL {url!r}: {why}; expected http://HOST:PORT",
+            next_steps=[f"for example: {EXAMPLE}"],
+        )
 
     if not url.isascii() or not url.isprintable() or " " in url:
         raise bad("it holds blanks or characters outside ASCII")
@@ -136,29 +138,26 @@ def check_together(endpoints: Iterable[StaticEndpoint]) -> None:
 def static_table(
     endpoints: Sequence[StaticEndpoint],
 ) -> tuple[tuple[EndpointRow, ...], tuple[ModelRow, ...]]:
-    """Rows for the workers: one a (endpoint, model), since a row serves one model."""
-    rows = []
-    for endpoint in endpoints:
-        for model in endpoint.models:
-            rows.append(
-                EndpointRow(
-                    endpoint_id=endpoint.endpoint_id
-                    if len(endpoint.models) == 1
-                    else f"{endpoint.endpoint_id}/{model}",
-                    replica_id=endpoint.endpoint_id,
-                    group_epoch=0,
-                    model=model,
-                    host=endpoint.host,
-                    port=endpoint.port,
-                    base_path=endpoint.base_path,
-                    tls=endpoint.tls,
-                    pool=endpoint.pool,
-                    weight=endpoint.weight,
-                    credential=endpoint.credential,
-                )
-            )
-    names = sorted({row.model for row in rows})
-    return tuple(rows), tuple(ModelRow(name=name, availability=Availability.READY) for name in names)
+    """Rows for the workers: one an endpoint, whatever number of models it serves."""
+    rows = tuple(
+        EndpointRow(
+            endpoint_id=endpoint.endpoint_id,
+            replica_id=endpoint.endpoint_id,
+            group_epoch=0,
+            model=endpoint.models[0],
+            also_models=endpoint.models[1:],
+            host=endpoint.host,
+            port=endpoint.port,
+            base_path=endpoint.base_path,
+            tls=endpoint.tls,
+            pool=endpoint.pool,
+            weight=endpoint.weight,
+            credential=endpoint.credential,
+        )
+        for endpoint in endpoints
+    )
+    names = sorted({name for endpoint in endpoints for name in endpoint.models})
+    return rows, tuple(ModelRow(name=name, availability=Availability.READY) for name in names)
 
 
 def _bad(what: str) -> InvalidRequest:

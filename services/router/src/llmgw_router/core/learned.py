@@ -7,7 +7,7 @@ says why it cannot. Nothing here ever forgets an endpoint because a controller i
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
-from llmgw_router.relay.ipc import EndpointRow, ModelRow
+from llmgw_router.core.table import EndpointRow, ModelRow
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,0 +1,80 @@
+"""The cold application: models, health, and an honest answer for paths nobody serves (W06, W48, W49)."""
+
+import logging
+import re
+import secrets
+from collections.abc import Callable
+
+import msgspec
+from aiohttp import web
+from aiohttp.typedefs import Handler
+
+from llmgw_kit.telemetry import Ready, health_routes
+from llmgw_router.cold.models import model_objects
+from llmgw_router.core.errors import INTERNAL, METHOD_NOT_ALLOWED, MODEL_NOT_FOUND, Kind, body
+from llmgw_router.core.learned import Routes
+
+log = logging.getLogger(__name__)
+
+UNKNOWN_URL = Kind("unknown_url", 404, "invalid_request_error", "unknown_url")
+REQUEST_ID = "x-request-id"
+_SANE_ID = re.compile(r"[A-Za-z0-9._:/+=@-]{1,128}")
+
+
+def cold_app(routes: Callable[[], Routes], ready: Ready, *, first_seen: int) -> web.Application:
+    """`routes` gives those in force; `first_seen` is unix seconds, see model_objects."""
+
+    async def models(_: web.Request) -> web.Response:
+        objects = model_objects(routes(), first_seen=first_seen)
+        return _json({"object": "list", "data": list(objects.values())})
+
+    async def model(request: web.Request) -> web.Response:
+        name = request.match_info["name"]
+        found = model_objects(routes(), first_seen=first_seen).get(name)
+        if found is None:
+            return refusal(MODEL_NOT_FOUND, f"The model {name!r} does not exist.")
+        return _json(found)
+
+    app = web.Application(middlewares=[_edge])
+    app.add_routes(
+        [
+            web.get("/v1/models", models),
+            # A name may hold slashes, escaped or not: organisation/model.
+            web.get("/v1/models/{name:.+}", model),
+            *health_routes(ready),
+        ]
+    )
+    return app
+
+
+def refusal(kind: Kind, message: str) -> web.Response:
+    """An error in OpenAI's shape."""
+    return web.Response(body=body(kind, message), status=kind.status, content_type="application/json")
+
+
+@web.middleware
+async def _edge(request: web.Request, handler: Handler) -> web.StreamResponse:
+    given = request.headers.get(REQUEST_ID, "")
+    request_id = given if _SANE_ID.fullmatch(given) else f"req_{secrets.token_hex(12)}"
+    answer: web.StreamResponse
+    try:
+        answer = await handler(request)
+    except web.HTTPNotFound:
+        answer = refusal(UNKNOWN_URL, f"Unknown request URL: {request.method} {request.path}.")
+    except web.HTTPMethodNotAllowed as e:
+        allowed = ", ".join(sorted(e.allowed_methods))
+        answer = refusal(
+            METHOD_NOT_ALLOWED, f"{request.method} is not allowed for {request.path}; use {allowed}."
+        )
+        answer.headers["allow"] = allowed
+    except Exception:
+        log.exception("%s %s failed by a bug; request id %s", request.method, request.path, request_id)
+        answer = refusal(INTERNAL, f"Internal error. Request id: {request_id}.")
+    answer.headers[REQUEST_ID] = request_id
+    # Which library speaks here is nobody's business.
+    answer.headers["server"] = "llmgw"
+    return answer
+
+
+def _json(value: object) -> web.Response:
+    return web.Response(body=msgspec.json.encode(value), content_type="application/json")

@@ -1,0 +1,98 @@
+"""`llmgw-router`: the command line. What it starts is composed in serving.py."""
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import click
+
+from llmgw_kit import lifecycle, logs
+from llmgw_kit.errors import LlmgwError
+from llmgw_kit.settings import effective, load
+from llmgw_router.serving import serve as serve_router
+from llmgw_router.settings import RouterSettings, check, with_flag_endpoints
+
+CONFIG_ENV = "LLMGW_ROUTER_CONFIG"
+
+_config = click.option(
+    "--config",
+    type=click.Path(path_type=Path),
+    envvar=CONFIG_ENV,
+    help=f"YAML file of settings; also {CONFIG_ENV}",
+)
+_listen = click.option(
+    "--listen", metavar="H:P", help="client API; 127.0.0.1:8080, or 0.0.0.0:8080 if insecure"
+)
+_metrics_listen = click.option(
+    "--metrics-listen", metavar="H:P", help="metrics and health only; off by default"
+)
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(package_name="llmgw-router")
+def cli() -> None:
+    """OpenAI-compatible API in front of engine replicas."""
+
+
+@cli.command()
+@_config
+@_listen
+@click.option("--admin-listen", metavar="H:P", help="admin pages and metrics; default 127.0.0.1:9090")
+@_metrics_listen
+@click.option("--controller", metavar="H:P[,H:P]", help="controllers to follow")
+@click.option(
+    "--endpoint",
+    "endpoints",
+    metavar="id=URL=model[,model]",
+    multiple=True,
+    help="router-only mode: an engine to serve from; repeatable, adds to the file's endpoints",
+)
+@click.option("--workers", type=int, help="relay worker processes; default one a CPU")
+@click.option(
+    "--redis-url", help="where activity is noted; better by LLMGW_ROUTER_REDIS_URL[_FILE] if secret"
+)
+@click.option("--router-id", help="stable name of this router; default HOSTNAME-PORT")
+@click.option("--state-dir", type=click.Path(path_type=Path), help="where the last routes are kept")
+@click.option("--drain-s", type=float, help="seconds that what runs may take at a graceful stop; default 30")
+@click.option(
+    "--insecure", is_flag=True, default=None, help="serve beyond loopback although no key guards it"
+)
+@click.option("--log-level", help="debug, info, warning, error")
+@click.option("--print-config", is_flag=True, help="print the effective settings, secrets masked, and exit")
+def serve(config: Path | None, endpoints: tuple[str, ...], print_config: bool, **flags: Any) -> None:  # noqa: FBT001
+    """Serve until SIGINT or SIGTERM; a second one exits at once."""
+    try:
+        settings = with_flag_endpoints(load(RouterSettings, config=config, flags=flags), endpoints)
+        check(settings)
+    except LlmgwError as e:
+        _fail(e)
+    if print_config:
+        shown = settings.model_copy(update={"listen": str(settings.client_address)})
+        click.echo(effective(shown), nl=False)
+        return
+    logs.configure(level=settings.log_level, style=settings.log_style)
+    sys.exit(lifecycle.run(lambda: serve_router(settings)))
+
+
+@cli.command()
+@_config
+@_listen
+@_metrics_listen
+def healthcheck(config: Path | None, **flags: Any) -> None:
+    """Ask the running router of this machine whether it is ready: exit 0 yes, 1 no."""
+    try:
+        settings = load(RouterSettings, config=config, flags=flags)
+    except LlmgwError as e:
+        _fail(e)
+    fine, text = lifecycle.probe(settings.metrics_address or settings.client_address)
+    click.echo(text)
+    sys.exit(0 if fine else 1)
+
+
+def _fail(e: LlmgwError) -> None:
+    lifecycle.print_error(e)
+    sys.exit(1)
+
+
+if __name__ == "__main__":
+    cli()
