@@ -49,6 +49,8 @@ UPSTREAM_INVALID = Kind("upstream_invalid_response", 502, _UPSTREAM, "upstream_i
 UPSTREAM_DENIED = Kind("upstream_denied", 502, _UPSTREAM, "upstream_denied")
 MODEL_LOADING = Kind("model_loading", 503, _SERVER, "model_loading", param="model")
 NO_REPLICA = Kind("no_replica_available", 503, _SERVER, "no_replica_available", param="model")
+#: No table was pushed yet: whether a model exists is not known, and a 404 would be believed.
+STARTING = Kind("router_starting", 503, _SERVER, "router_starting")
 STOPPING = Kind("router_stopping", 503, _SERVER, "router_stopping", close=True)
 COLD_AWAY = Kind("service_unavailable", 503, _SERVER, "service_unavailable")
 #: The phase that expired stands in the code (W14, HO09).

@@ -189,6 +189,9 @@ class Exchange:
             return
         target = hub.targets.get(name)
         if target is None:
+            if not hub.routes_known:
+                self.refuse(errors.STARTING, "This router has no routes yet; ask again.", retry_after_s=1)
+                return
             self.refuse(
                 errors.MODEL_NOT_FOUND, f"The model `{name}` does not exist or you do not have access to it."
             )

@@ -206,6 +206,11 @@ class Hub:
 
     # --- what the supervisor says
 
+    @property
+    def routes_known(self) -> bool:
+        """False until the supervisor has published routes: the pool's own first table has seq 0."""
+        return self._seq > 0
+
     def apply(self, update: ipc.TableUpdate) -> None:
         """Swap the table. From here on no pick is made from the old one."""
         table = build(update.endpoints, update.models)

@@ -215,6 +215,13 @@ class WorkerPool:
         await self._await_exits(2.0)
         self._release()
 
+    def kill(self) -> None:
+        """SIGKILL all workers, waiting for nothing: for a supervisor that is told twice to go."""
+        self._stopping = True
+        for seat in self._seats:
+            if seat.process is not None:
+                seat.process.kill()
+
     async def _await_exits(self, timeout_s: float) -> None:
         leaving = [seat.process for seat in self._seats if seat.process is not None]
         try:
