@@ -1,8 +1,6 @@
 """Both worlds a controller may stand on, behind one face: what a suite runs on twice."""
 
-import asyncio
 from collections.abc import AsyncIterator
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 import asyncpg
@@ -13,27 +11,8 @@ from llmgw_controller.adapters.lease_postgres import PostgresLease
 from llmgw_controller.adapters.store_memory import MemoryStore
 from llmgw_controller.adapters.store_postgres import PostgresStore
 from llmgw_controller.ports import LeaseStore, Store
-from llmgw_kit.postgres import connect_one, connect_pool
+from llmgw_kit.postgres import connect_pool
 from llmgw_kit.testing.clock import FakeClock
-from llmgw_kit.testing.embedded import EmbeddedPostgres
-from llmgw_schema.migrate import migrate
-
-
-@pytest.fixture(scope="session")
-def postgres_template(postgres_server: EmbeddedPostgres) -> str:
-    """The schema, made once and copied for each test."""
-    name = "controller_contract"
-    postgres_server.execute(f"CREATE DATABASE {name}")
-
-    async def fill() -> None:
-        connection = await connect_one(postgres_server.dsn(name), application="test")
-        await migrate(connection)
-        await connection.close()
-
-    # In a thread: the fixture may be asked for while a loop runs here.
-    with ThreadPoolExecutor(1) as pool:
-        pool.submit(asyncio.run, fill()).result()
-    return name
 
 
 @dataclass
@@ -67,7 +46,7 @@ async def world(request: pytest.FixtureRequest) -> AsyncIterator[World]:
         memory = MemoryLease(clock)
         yield World(memory, MemoryStore(memory), memory, clock, None)
         return
-    dsn = request.getfixturevalue("postgres_dsn")
+    dsn = request.getfixturevalue("migrated_dsn")
     lease, other = PostgresLease(dsn), PostgresLease(dsn)
     store = PostgresStore(await connect_pool(dsn, application="test", max_size=3))
     yield World(lease, store, other, clock, dsn)

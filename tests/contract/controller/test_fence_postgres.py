@@ -22,13 +22,13 @@ NOTE = PutEvent(1.0, "kind", "subject", "text", Severity.INFO)
 
 
 async def test_a_leader_frozen_inside_a_write_delays_the_next_one_a_little_and_writes_nothing(
-    postgres_dsn: str,
+    migrated_dsn: str,
 ) -> None:
-    first, second = PostgresLease(postgres_dsn), PostgresLease(postgres_dsn)
+    first, second = PostgresLease(migrated_dsn), PostgresLease(migrated_dsn)
     old = await first.acquire(holder="a", address="a:1", ttl_s=0.5)
     assert old is not None
     # As the store's connection would be, frozen after its first statements and before its commit.
-    frozen = await connect_one(postgres_dsn, application="frozen")
+    frozen = await connect_one(migrated_dsn, application="frozen")
     await frozen.execute("BEGIN")
     assert await frozen.fetchrow(FENCE, LEASE_NAME, old.term) is not None
     await frozen.execute(
@@ -48,19 +48,19 @@ async def test_a_leader_frozen_inside_a_write_delays_the_next_one_a_little_and_w
     assert new.term > old.term
     with pytest.raises((asyncpg.PostgresError, asyncpg.InterfaceError)):
         await frozen.execute("COMMIT")
-    check = await connect_one(postgres_dsn, application="check")
+    check = await connect_one(migrated_dsn, application="check")
     assert await check.fetchval("SELECT count(*) FROM events") == 0
     await check.close()
     await first.close()
     await second.close()
 
 
-async def test_a_take_over_waits_for_a_write_that_is_under_way(postgres_dsn: str) -> None:
+async def test_a_take_over_waits_for_a_write_that_is_under_way(migrated_dsn: str) -> None:
     """The write that passed the fence lands in its own term, before the next one begins."""
-    lease = PostgresLease(postgres_dsn)
+    lease = PostgresLease(migrated_dsn)
     old = await lease.acquire(holder="a", address="a:1", ttl_s=0.2)
     assert old is not None
-    writer = await connect_one(postgres_dsn, application="writer")
+    writer = await connect_one(migrated_dsn, application="writer")
     await writer.execute("BEGIN")
     assert await writer.fetchrow(FENCE, LEASE_NAME, old.term) is not None
     await asyncio.sleep(0.3)
@@ -75,11 +75,11 @@ async def test_a_take_over_waits_for_a_write_that_is_under_way(postgres_dsn: str
     await lease.close()
 
 
-async def test_renewing_does_not_wait_for_our_own_writes(postgres_dsn: str) -> None:
-    lease = PostgresLease(postgres_dsn)
+async def test_renewing_does_not_wait_for_our_own_writes(migrated_dsn: str) -> None:
+    lease = PostgresLease(migrated_dsn)
     held = await lease.acquire(holder="a", address="a:1", ttl_s=30)
     assert held is not None
-    writer = await connect_one(postgres_dsn, application="writer")
+    writer = await connect_one(migrated_dsn, application="writer")
     async with writer.transaction():
         assert await writer.fetchrow(FENCE, LEASE_NAME, held.term) is not None
         assert await asyncio.wait_for(lease.renew(held), 1.0) is not None
@@ -87,8 +87,8 @@ async def test_renewing_does_not_wait_for_our_own_writes(postgres_dsn: str) -> N
     await lease.close()
 
 
-async def test_two_at_once_get_one_lease(postgres_dsn: str) -> None:
-    leases = [PostgresLease(postgres_dsn) for _ in range(4)]
+async def test_two_at_once_get_one_lease(migrated_dsn: str) -> None:
+    leases = [PostgresLease(migrated_dsn) for _ in range(4)]
     for _ in range(5):
         found = await asyncio.gather(
             *(lease.acquire(holder=f"h{n}", address=f"h{n}:1", ttl_s=30) for n, lease in enumerate(leases))

@@ -122,7 +122,7 @@ HISTORIES: dict[str, list[list[Change]]] = {
     ],
     "router": [
         [PutRouter(RouterRow(RouterId("r"), "i1", T))],
-        [PutRouter(RouterRow(RouterId("r"), "i2", T + 1))],
+        [PutRouter(RouterRow(RouterId("r"), "i2", T + 1, T + 1))],
     ],
     "router gone": [[PutRouter(RouterRow(RouterId("r"), "i1", T))], [DropRouter(RouterId("r"))]],
     "loads": [

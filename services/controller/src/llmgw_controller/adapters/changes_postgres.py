@@ -134,10 +134,11 @@ async def write(connection: "Connection", term: LeaseTerm, change: Change) -> No
             await run("DELETE FROM activations WHERE model = $1", model)
         case PutRouter(router):
             await run(
-                "INSERT INTO routers (router_id, incarnation, seen_at) VALUES ($1, $2, to_timestamp($3)) "
-                "ON CONFLICT (router_id) DO UPDATE "
-                "SET incarnation = excluded.incarnation, seen_at = excluded.seen_at",
-                router.router_id, router.incarnation, router.seen_at,
+                "INSERT INTO routers (router_id, incarnation, seen_at, crashed_at) "
+                "VALUES ($1, $2, to_timestamp($3), to_timestamp($4)) ON CONFLICT (router_id) DO UPDATE "
+                "SET incarnation = excluded.incarnation, seen_at = excluded.seen_at, "
+                "crashed_at = excluded.crashed_at",
+                router.router_id, router.incarnation, router.seen_at, router.crashed_at,
             )  # fmt: skip
         case DropRouter(router_id):
             await run("DELETE FROM routers WHERE router_id = $1", router_id)

@@ -53,7 +53,11 @@ SELECT model, extract(epoch FROM opened_at)::float8 AS opened_s,
        extract(epoch FROM asked_at)::float8 AS asked_s
   FROM activations
 """
-_ROUTERS = "SELECT router_id, incarnation, extract(epoch FROM seen_at)::float8 AS seen_s FROM routers"
+_ROUTERS = """
+SELECT router_id, incarnation, extract(epoch FROM seen_at)::float8 AS seen_s,
+       extract(epoch FROM crashed_at)::float8 AS crashed_s
+  FROM routers
+"""
 _LOADS = """
 SELECT model, profile, gpu_class, seconds, extract(epoch FROM at)::float8 AS at_s
   FROM load_history ORDER BY at, id
@@ -89,7 +93,9 @@ async def load(connection: "Connection") -> Stored:
             for r in await connection.fetch(_ACTIVATIONS)
         },
         routers={
-            RouterId(r["router_id"]): RouterRow(RouterId(r["router_id"]), r["incarnation"], r["seen_s"])
+            RouterId(r["router_id"]): RouterRow(
+                RouterId(r["router_id"]), r["incarnation"], r["seen_s"], r["crashed_s"]
+            )
             for r in await connection.fetch(_ROUTERS)
         },
         loads=tuple(
