@@ -18,9 +18,10 @@ def is_drained(snapshot: Snapshot, row: ReplicaRow) -> bool:
     if snapshot.stored.routers and row.endpoint_id not in snapshot.drained:
         return False
     for shard in row.shards:
+        heard = snapshot.heard.get(shard.node_id)
         report = report_of(snapshot, shard)
-        if report is None:
-            return False
+        if heard is None or report is None or heard.heard_at <= row.since:
+            return False  # A gauge read before the drain began says nothing of it.
         if report.running or (report.running is None and report.running_unknown):
             return False
     return True
