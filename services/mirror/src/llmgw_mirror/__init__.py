@@ -1,0 +1,1 @@
+"""The mirror: model weights inside the cluster, fetched once, verified, published, served."""

@@ -1,0 +1,1 @@
+"""What touches the world: disk, upstreams, Postgres, gRPC, HTTP."""

@@ -1,0 +1,156 @@
+"""The ledger in Postgres: leases by the database's clock, fenced by a token from a sequence."""
+
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING
+
+import asyncpg
+
+from llmgw_kit.errors import Unavailable
+from llmgw_kit.postgres import Postgres
+from llmgw_mirror.core.origins import shown
+from llmgw_mirror.core.versions import Moving, VersionView, WeightsState
+from llmgw_mirror.ports import Lease, LeaseView, RecordedFile, RecordedVersion
+
+if TYPE_CHECKING:
+    from asyncpg.pool import PoolConnectionProxy
+
+# A lease of our own that is still in force is granted again under a new token: the answer to an earlier
+# grant may have been lost, and within one process a key has one task.
+ACQUIRE = """
+INSERT INTO weights_leases AS held (store_id, key, holder, token, expires_at, state, received_bytes)
+VALUES ($1, $2, $3, nextval('weights_lease_token'),
+        clock_timestamp() + make_interval(secs => $4), 'fetching', 0)
+ON CONFLICT (store_id, key) DO UPDATE
+   SET holder = excluded.holder, token = excluded.token, expires_at = excluded.expires_at,
+       state = 'fetching', received_bytes = 0, total_bytes = NULL
+ WHERE held.expires_at <= clock_timestamp() OR held.holder = excluded.holder
+RETURNING token
+"""
+
+# By the token alone: an expired lease that nobody took over is still the last one granted.
+RENEW = """
+UPDATE weights_leases
+   SET expires_at = clock_timestamp() + make_interval(secs => $4),
+       state = $5, received_bytes = $6, total_bytes = $7
+ WHERE store_id = $1 AND key = $2 AND token = $3
+RETURNING token
+"""
+
+RELEASE = "DELETE FROM weights_leases WHERE store_id = $1 AND key = $2 AND token = $3"
+
+LIVE = """
+SELECT key, holder, state, received_bytes, total_bytes FROM weights_leases
+ WHERE store_id = $1 AND expires_at > clock_timestamp()
+"""
+
+PUT_VERSION = """
+INSERT INTO weights_versions (store_id, model, version, created_at) VALUES ($1, $2, $3, to_timestamp($4))
+ON CONFLICT DO NOTHING
+"""
+
+DROP_FILES = (
+    "DELETE FROM weights_files WHERE store_id = $1 AND model = $2 AND version = $3 AND path <> ALL($4)"
+)
+
+PUT_FILE = """
+INSERT INTO weights_files AS had
+       (store_id, model, version, path, url, expected_sha256, expected_bytes,
+        state, sha256, size_bytes, error)
+VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11)
+ON CONFLICT (store_id, model, version, path) DO UPDATE
+   SET url = excluded.url, expected_sha256 = excluded.expected_sha256,
+       expected_bytes = excluded.expected_bytes,
+       state = excluded.state, sha256 = excluded.sha256, size_bytes = excluded.size_bytes,
+       error = excluded.error, changed_at = clock_timestamp()
+ WHERE (had.state, had.sha256, had.size_bytes, had.error)
+       IS DISTINCT FROM (excluded.state, excluded.sha256, excluded.size_bytes, excluded.error)
+"""
+
+RECORDED = """
+SELECT model, version, path, state, sha256, size_bytes, error FROM weights_files
+ WHERE store_id = $1 ORDER BY model, version, path
+"""
+
+
+class PostgresLedger:
+    """See ports.Ledger. Rows hold URLs without their query, where a signature is a credential."""
+
+    def __init__(self, postgres: Postgres, *, store_id: str, holder: str) -> None:
+        self._postgres = postgres
+        self._store_id = store_id
+        self.holder = holder
+
+    async def acquire(self, key: str, *, ttl_s: float) -> Lease | None:
+        async with self._connection() as connection:
+            token = await connection.fetchval(ACQUIRE, self._store_id, key, self.holder, ttl_s)
+        return None if token is None else Lease(key, token)
+
+    async def renew(self, lease: Lease, *, ttl_s: float, moving: Moving) -> bool:
+        async with self._connection() as connection:
+            token = await connection.fetchval(
+                RENEW, self._store_id, lease.key, lease.token, ttl_s,
+                moving.state.value, moving.received_bytes, moving.total_bytes,
+            )  # fmt: skip
+        return token is not None
+
+    async def release(self, lease: Lease) -> None:
+        async with self._connection() as connection:
+            await connection.execute(RELEASE, self._store_id, lease.key, lease.token)
+
+    async def live(self) -> Mapping[str, LeaseView]:
+        async with self._connection() as connection:
+            rows = await connection.fetch(LIVE, self._store_id)
+        return {
+            row["key"]: LeaseView(
+                row["key"],
+                row["holder"],
+                Moving(WeightsState(row["state"]), row["received_bytes"], row["total_bytes"]),
+            )
+            for row in rows
+        }
+
+    async def record(self, version: VersionView) -> None:
+        name = (self._store_id, version.model, version.version)
+        files = [
+            (
+                *name, f.source.path, shown(f.source.url), f.source.sha256, f.source.size_bytes,
+                f.state.value, f.sha256, f.published_bytes, f.error,
+            )
+            for f in version.files
+        ]  # fmt: skip
+        async with self._connection() as connection, connection.transaction():
+            await connection.execute(PUT_VERSION, *name, version.created_at)
+            await connection.execute(DROP_FILES, *name, [f.source.path for f in version.files])
+            await connection.executemany(PUT_FILE, files)
+
+    async def forget(self, model: str, version: str) -> None:
+        async with self._connection() as connection:
+            await connection.execute(
+                "DELETE FROM weights_versions WHERE store_id = $1 AND model = $2 AND version = $3",
+                self._store_id, model, version,
+            )  # fmt: skip
+
+    async def recorded(self) -> Sequence[RecordedVersion]:
+        async with self._connection() as connection:
+            rows = await connection.fetch(RECORDED, self._store_id)
+        found: dict[tuple[str, str], list[RecordedFile]] = {}
+        for row in rows:
+            found.setdefault((row["model"], row["version"]), []).append(
+                RecordedFile(
+                    row["path"], WeightsState(row["state"]), row["sha256"], row["size_bytes"], row["error"]
+                )
+            )
+        return [RecordedVersion(*name, tuple(files)) for name, files in found.items()]
+
+    @asynccontextmanager
+    async def _connection(self) -> "AsyncIterator[PoolConnectionProxy[asyncpg.Record]]":
+        try:
+            async with self._postgres.connection() as connection:
+                yield connection
+        except (asyncpg.PostgresError, asyncpg.InterfaceError, OSError, TimeoutError) as e:
+            raise Unavailable(
+                f"Postgres does not answer: {str(e) or type(e).__name__}",
+                code="postgres_unavailable",
+                retry_after_s=2.0,
+            ) from e

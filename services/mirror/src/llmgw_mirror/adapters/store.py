@@ -1,0 +1,283 @@
+"""The store: content once, by its hash; versions as small files that describe themselves.
+
+    store.json                                  its name and the layout's number
+    blobs/sha256/ab/abcdef…                     immutable content, 0444; named by what was verified
+    versions/<id>/wish.json                     what the version consists of; never changed
+    versions/<id>/<file id>.receipt.json        this file is published as that content; written once
+    versions/<id>/<file id>.failure.json        why its last fetch failed
+    parts/                                      see parts.py
+    trash/                                      removed versions on their way out
+    damaged/                                    content that a rescan found wrong
+
+Ids are hashes of names: no remote name ever names anything on this disk (H18). Each small file has one
+writer, so nothing is read, changed and written back. All calls block; run them in DiskThreads.
+"""
+
+import hashlib
+import json
+import logging
+import os
+import secrets
+import shutil
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from llmgw_kit.errors import StartupError
+from llmgw_mirror.adapters.disk import TEMPORARY, make_folders, sync_folder, write_atomically, write_once
+from llmgw_mirror.core.versions import Failure, Receipt, Source, Wish
+
+log = logging.getLogger(__name__)
+
+LAYOUT = 1
+READ_BYTES = 1 << 20
+TEMPORARY_AGE_S = 3600.0
+
+
+def version_id(model: str, version: str) -> str:
+    """NUL divides: it is in no name."""
+    return hashlib.sha256(f"{model}\0{version}".encode()).hexdigest()[:32]
+
+
+def file_id(path: str) -> str:
+    return hashlib.sha256(path.encode()).hexdigest()[:32]
+
+
+@dataclass(frozen=True)
+class Stored:
+    """One version as the disk has it; receipts whose content is gone are not among them."""
+
+    wish: Wish
+    receipts: dict[str, Receipt]
+    failures: dict[str, Failure]
+    #: Paths whose receipt names content that is not there, or has another size.
+    hollow: tuple[str, ...]
+
+    def missing(self) -> list[Source]:
+        """Files without content that have not failed."""
+        return [f for f in self.wish.files if f.path not in self.receipts and f.path not in self.failures]
+
+
+class Store:
+    """Use `open_store`."""
+
+    def __init__(self, root: Path, store_id: str) -> None:
+        self.root = root
+        self.store_id = store_id
+        self.blobs = root / "blobs" / "sha256"
+        self.parts = root / "parts"
+        self.versions = root / "versions"
+        self.trash = root / "trash"
+        self.damaged = root / "damaged"
+
+    def ids(self) -> list[str]:
+        """Of every version; one may be gone when it is loaded."""
+        return sorted(entry.name for entry in self.versions.iterdir() if not entry.name.startswith("."))
+
+    def every_version(self) -> list[Stored]:
+        """By model and version."""
+        found = [stored for vid in self.ids() if (stored := self.load(vid)) is not None]
+        return sorted(found, key=lambda stored: (stored.wish.model, stored.wish.version))
+
+    def load(self, vid: str) -> Stored | None:
+        """None: no such version, also when it is removed while being read."""
+        folder = self.versions / vid
+        wish = _read_json(folder / "wish.json")
+        if wish is None:
+            return None
+        parsed = _wish(wish)
+        receipts: dict[str, Receipt] = {}
+        failures: dict[str, Failure] = {}
+        hollow: list[str] = []
+        for source in parsed.files:
+            receipt = _read_json(folder / f"{file_id(source.path)}.receipt.json")
+            if receipt is not None:
+                made = Receipt(
+                    receipt["sha256"], receipt["size_bytes"], receipt["as_received"], receipt["at"]
+                )
+                if self.blob_size(made.sha256) == made.size_bytes:
+                    receipts[source.path] = made
+                    continue
+                hollow.append(source.path)
+            failure = _read_json(folder / f"{file_id(source.path)}.failure.json")
+            if failure is not None:
+                failures[source.path] = Failure(failure["error"], failure["at"])
+        return Stored(parsed, receipts, failures, tuple(hollow))
+
+    def create(self, wish: Wish) -> bool:
+        """Store a new version; False when there is one of that name already. A whole folder appears at
+        once, by rename, which fails onto a folder with something in it."""
+        vid = version_id(wish.model, wish.version)
+        folder = self.versions / f"{TEMPORARY}{secrets.token_hex(8)}"
+        folder.mkdir()
+        try:
+            write_atomically(folder / "wish.json", _dump({"format": LAYOUT, **asdict(wish)}))
+            os.rename(folder, self.versions / vid)
+        except OSError as e:
+            shutil.rmtree(folder, ignore_errors=True)
+            if (self.versions / vid).exists():
+                return False
+            raise e
+        sync_folder(self.versions)
+        return True
+
+    def put_receipt(self, vid: str, path: str, receipt: Receipt) -> Receipt:
+        """Publish a file; the first receipt stands and is returned. Raises FileNotFoundError when the
+        version was removed meanwhile."""
+        target = self.versions / vid / f"{file_id(path)}.receipt.json"
+        data = _dump({"path": path, **asdict(receipt)})
+        if not write_once(target, data):
+            first = _read_json(target)
+            if first is None:
+                write_atomically(target, data)
+            else:
+                receipt = _receipt(first)
+        self.clear_failure(vid, path)
+        return receipt
+
+    def receipt(self, model: str, version: str, path: str) -> Receipt | None:
+        """What one file was published as, whether its content is there or not."""
+        found = _read_json(self.versions / version_id(model, version) / f"{file_id(path)}.receipt.json")
+        return None if found is None else _receipt(found)
+
+    def has_receipt(self, vid: str, path: str) -> bool:
+        """Whether this file is published; its content is not looked at."""
+        return (self.versions / vid / f"{file_id(path)}.receipt.json").exists()
+
+    def drop_receipt(self, vid: str, path: str) -> None:
+        """Its content is gone: the file is to be fetched again."""
+        (self.versions / vid / f"{file_id(path)}.receipt.json").unlink(missing_ok=True)
+
+    def put_failure(self, vid: str, path: str, failure: Failure) -> None:
+        """Raises FileNotFoundError when the version was removed meanwhile."""
+        write_atomically(
+            self.versions / vid / f"{file_id(path)}.failure.json", _dump({"path": path, **asdict(failure)})
+        )
+
+    def clear_failure(self, vid: str, path: str) -> None:
+        (self.versions / vid / f"{file_id(path)}.failure.json").unlink(missing_ok=True)
+
+    def remove(self, vid: str) -> bool:
+        """Take a version away at once (rename), its small files after; content stays until collected."""
+        gone = self.trash / secrets.token_hex(8)
+        try:
+            os.rename(self.versions / vid, gone)
+        except FileNotFoundError:
+            return False
+        sync_folder(self.versions)
+        shutil.rmtree(gone, ignore_errors=True)
+        return True
+
+    def blob(self, sha256: str) -> Path:
+        return self.blobs / sha256[:2] / sha256
+
+    def blob_size(self, sha256: str) -> int | None:
+        """None: not here."""
+        try:
+            return self.blob(sha256).stat().st_size
+        except OSError:
+            return None
+
+    def referenced(self) -> set[str]:
+        """Hashes that a receipt names or a wish asks for: content that must stay."""
+        found: set[str] = set()
+        for stored in self.every_version():
+            found.update(receipt.sha256 for receipt in stored.receipts.values())
+            found.update(file.sha256 for file in stored.wish.files if file.sha256 is not None)
+        return found
+
+    def unlink_blob(self, sha256: str) -> int:
+        """Remove content; open readers finish. Returns the bytes freed, 0 when it was not there."""
+        path = self.blob(sha256)
+        try:
+            size = path.stat().st_size
+            path.unlink()
+        except FileNotFoundError:
+            return 0
+        sync_folder(path.parent)
+        return size
+
+    def set_aside(self, sha256: str) -> None:
+        """Move content that is not what its name says to damaged/; it counts as absent from here on."""
+        os.replace(self.blob(sha256), self.damaged / f"{sha256}.{secrets.token_hex(4)}")
+        sync_folder(self.blob(sha256).parent)
+
+    def hash_blob(self, sha256: str) -> str:
+        """Read content whole; returns what it hashes to."""
+        digest = hashlib.sha256()
+        with self.blob(sha256).open("rb") as file:
+            while piece := file.read(READ_BYTES):
+                digest.update(piece)
+        return digest.hexdigest()
+
+    def every_blob(self) -> list[str]:
+        return sorted(entry.name for folder in self.blobs.iterdir() for entry in folder.iterdir())
+
+    def sweep(self, *, now: float) -> None:
+        """At start: what crashes left behind. An unfinished small file may be another mirror's and be
+        renamed in the next millisecond, so it must be an hour old."""
+        for entry in self.trash.iterdir():
+            shutil.rmtree(entry, ignore_errors=True)
+        for entry in (*self.versions.glob(f"*/{TEMPORARY}*"), *self.parts.glob(f"{TEMPORARY}*")):
+            if now - entry.stat().st_mtime > TEMPORARY_AGE_S:
+                entry.unlink(missing_ok=True)
+        for entry in self.versions.glob(f"{TEMPORARY}*"):
+            if now - entry.stat().st_mtime > TEMPORARY_AGE_S:
+                shutil.rmtree(entry, ignore_errors=True)
+
+    def disk(self) -> tuple[int, int]:
+        """Total and free bytes, as an unprivileged process may use them."""
+        usage = shutil.disk_usage(self.root)
+        return usage.total, usage.free
+
+
+def open_store(root: Path) -> Store:
+    """Open or make the store. Raises StartupError when the folder cannot be used."""
+    try:
+        for name in ("blobs/sha256", "parts", "versions", "trash", "damaged"):
+            make_folders(root / name)
+        described = _read_json(root / "store.json")
+        if described is None:
+            # The first of several mirrors that start at once names the store.
+            write_once(root / "store.json", _dump({"format": LAYOUT, "store_id": secrets.token_hex(8)}))
+            described = _read_json(root / "store.json")
+        probe = root / "parts" / f"{TEMPORARY}probe-{secrets.token_hex(4)}"
+        write_once(probe, b"")
+        probe.unlink()
+    except OSError as e:
+        raise StartupError(
+            f"data_dir {root} cannot be used: {e.strerror or e}",
+            next_steps=["make it writable for this user, or choose another with --data-dir"],
+        ) from None
+    if described is None or described.get("format") != LAYOUT or "store_id" not in described:
+        raise StartupError(
+            f"data_dir {root} holds a store of another layout, this release reads {LAYOUT}",
+            next_steps=["start the release that made it, or choose another folder with --data-dir"],
+        )
+    return Store(root, described["store_id"])
+
+
+def _wish(value: dict[str, Any]) -> Wish:
+    files = tuple(Source(f["path"], f["url"], f["sha256"], f["size_bytes"]) for f in value["files"])
+    return Wish(value["model"], value["version"], value["created_at"], files)
+
+
+def _receipt(value: dict[str, Any]) -> Receipt:
+    return Receipt(value["sha256"], value["size_bytes"], value["as_received"], value["at"])
+
+
+def _dump(value: dict[str, Any]) -> bytes:
+    return json.dumps(value, ensure_ascii=False, indent=1).encode() + b"\n"
+
+
+def _read_json(path: Path) -> dict[str, Any] | None:
+    """None: not there, or damaged. Everything is written whole (see disk.py), so damage is the disk's;
+    it costs what this one file said, not the mirror."""
+    try:
+        value = json.loads(path.read_text(encoding="utf-8"))
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except ValueError as e:
+        log.error("%s is damaged (%s) and counts as absent", path, e)
+        return None
+    return value if isinstance(value, dict) else None

@@ -1,0 +1,150 @@
+"""http and https upstreams: aiohttp with every convenience off that would hide what was sent.
+
+Redirects are followed by hand, so that a token is shown to its own origin only (H10, H11); bodies are
+asked for unencoded, since a range of a compressed body is no range of the file (H1).
+"""
+
+import logging
+import ssl
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+
+import aiohttp
+from yarl import URL
+
+from llmgw_kit.clock import Clock
+from llmgw_mirror.core import headers
+from llmgw_mirror.core.origins import BadRedirect, next_hop, origin_of, shown
+from llmgw_mirror.core.transfer import Head
+from llmgw_mirror.ports import Interrupted, Refused
+
+log = logging.getLogger(__name__)
+
+REDIRECTS = frozenset({301, 302, 303, 307, 308})
+#: Of a refusal's body, for people. A proxy's page of HTML would only hide the status.
+SAID_MAX_BYTES = 200
+PIECE_BYTES = 1 << 20
+
+
+@dataclass
+class _Answer:
+    head: Head
+    response: aiohttp.ClientResponse
+    where: str
+
+    async def body(self) -> AsyncIterator[bytes]:
+        try:
+            async for piece in self.response.content.iter_any():
+                yield piece
+        except (aiohttp.ClientError, OSError, TimeoutError) as e:
+            raise Interrupted(f"{self.where} broke off: {_why(e)}") from e
+
+
+class HttpUpstream:
+    """One client session. `tokens` maps an origin (scheme://host[:port]) to its bearer token."""
+
+    def __init__(
+        self,
+        *,
+        clock: Clock,
+        tokens: Mapping[str, str],
+        proxy: str | None = None,
+        connect_timeout_s: float = 10.0,
+        user_agent: str = "llmgw-mirror",
+    ) -> None:
+        self._clock = clock
+        self._tokens = {str(origin_of(origin)): token for origin, token in tokens.items()}
+        self._proxy = proxy
+        self._session = aiohttp.ClientSession(
+            # trust_env stays off: the proxy is this service's own setting.
+            auto_decompress=False,
+            cookie_jar=aiohttp.DummyCookieJar(),
+            headers={"User-Agent": user_agent, "Accept": "*/*"},
+            # No limit in total: a file takes hours. Silence is the caller's to judge, by bytes gained.
+            timeout=aiohttp.ClientTimeout(
+                total=None, sock_connect=connect_timeout_s, connect=connect_timeout_s
+            ),
+            connector=aiohttp.TCPConnector(limit=0),
+            read_bufsize=PIECE_BYTES,
+        )
+
+    async def close(self) -> None:
+        await self._session.close()
+
+    @asynccontextmanager
+    async def open(self, url: str, *, offset: int, validator: str | None) -> AsyncIterator[_Answer]:
+        """See ports.Upstream."""
+        hops = 0
+        while True:
+            async with self._ask(url, offset, validator) as response:
+                if response.status in REDIRECTS:
+                    location = response.headers.get("Location")
+                    try:
+                        target = next_hop(url, location, hops=hops)
+                    except BadRedirect as e:
+                        raise Refused(e.text) from None
+                    log.debug("%s redirects to %s", shown(url), shown(target))
+                else:
+                    yield _Answer(await self._head(response), response, shown(url))
+                    return
+            url, hops = target, hops + 1
+
+    @asynccontextmanager
+    async def _ask(
+        self, url: str, offset: int, validator: str | None
+    ) -> AsyncIterator[aiohttp.ClientResponse]:
+        sent = {"Accept-Encoding": "identity"}
+        if offset:
+            sent["Range"] = f"bytes={offset}-"
+            if validator is not None:
+                sent["If-Range"] = validator
+        token = self._tokens.get(str(origin_of(url)))
+        if token is not None:
+            sent["Authorization"] = f"Bearer {token}"
+        try:
+            response = await self._session.get(
+                URL(url, encoded=True), headers=sent, allow_redirects=False, proxy=self._proxy
+            )
+        except (aiohttp.ClientConnectorCertificateError, ssl.SSLCertVerificationError) as e:
+            raise Refused(f"{shown(url)}: the server's certificate is not trusted: {_why(e)}") from e
+        except (aiohttp.InvalidURL, ValueError) as e:
+            raise Refused(f"{shown(url)} is not a URL that can be asked for: {_why(e)}") from e
+        except (aiohttp.ClientError, OSError, TimeoutError) as e:
+            raise Interrupted(f"{shown(url)} does not answer: {_why(e)}") from e
+        try:
+            yield response
+        finally:
+            # Not release(): what is left of the body may be gigabytes.
+            response.close()
+
+    async def _head(self, response: aiohttp.ClientResponse) -> Head:
+        got = response.headers
+        length = headers.length(got.get("Content-Length"))
+        return Head(
+            response.status,
+            content_length=length,
+            content_range=headers.content_range(got.get("Content-Range")),
+            validator=headers.validator(got.get("ETag"), got.get("Last-Modified")),
+            encoding=(got.get("Content-Encoding") or "").strip().lower() or None,
+            retry_after_s=headers.retry_after_s(
+                got.get("Retry-After"), got.get("RateLimit"), now=self._clock.unix_s()
+            ),
+            delimited=length is not None or "chunked" in got.get("Transfer-Encoding", "").lower(),
+            said=await _said(response),
+        )
+
+
+async def _said(response: aiohttp.ClientResponse) -> str | None:
+    if response.status < 400 or "html" in response.headers.get("Content-Type", "").lower():
+        return None
+    try:
+        body = await response.content.read(SAID_MAX_BYTES)
+    except (aiohttp.ClientError, OSError, TimeoutError):
+        return None  # the status says enough
+    text = " ".join(body.decode("utf-8", "replace").split())
+    return "".join(c for c in text if c.isprintable()) or None
+
+
+def _why(e: BaseException) -> str:
+    return str(e) or type(e).__name__

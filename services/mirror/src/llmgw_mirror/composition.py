@@ -1,0 +1,164 @@
+"""What a mirror is made of, from its settings: used by `serve` and by tests alike."""
+
+import fcntl
+import logging
+import os
+import random
+import re
+import secrets
+import socket
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+
+from llmgw_kit.clock import Clock
+from llmgw_kit.errors import StartupError
+from llmgw_kit.postgres import Postgres, connect_one, connect_patiently, safe_dsn
+from llmgw_mirror.adapters.disk import DiskThreads
+from llmgw_mirror.adapters.ledger_memory import MemoryLedger
+from llmgw_mirror.adapters.ledger_postgres import PostgresLedger
+from llmgw_mirror.adapters.parts import Shelf
+from llmgw_mirror.adapters.room import Room
+from llmgw_mirror.adapters.store import Store, open_store
+from llmgw_mirror.adapters.upstream_file import FileUpstream
+from llmgw_mirror.adapters.upstream_http import HttpUpstream
+from llmgw_mirror.fetcher import Fetcher
+from llmgw_mirror.ports import Ledger, Upstream
+from llmgw_mirror.service import Mirror
+from llmgw_mirror.settings import MirrorSettings
+from llmgw_mirror.transfer import Tally, Transfer
+from llmgw_schema.migrate import migrate
+
+log = logging.getLogger(__name__)
+
+#: Leases, records and progress are short statements.
+POOL_SIZE = 4
+
+
+@dataclass(frozen=True)
+class Built:
+    """The parts an outer edge needs."""
+
+    mirror: Mirror
+    store: Store
+    tally: Tally
+    #: For reading what nodes ask for; apart from those that write.
+    readers: DiskThreads
+
+
+@asynccontextmanager
+async def build(settings: MirrorSettings, clock: Clock) -> AsyncIterator[Built]:
+    """Raises StartupError. Flights are ended, and connections closed, when the context is left."""
+    writers, readers = DiskThreads(settings.parallel_fetches + 2), DiskThreads(8)
+    try:
+        store = await writers.run(open_store, settings.data_dir)
+        holder = own_name()
+        async with _ledger(settings, store, holder, clock) as ledger, _http(settings, clock) as http:
+            shelf = Shelf(store, writers, holder=holder)
+            room = Room(store, writers, reserve_bytes=settings.disk_reserve_bytes)
+            upstreams: Mapping[str, Upstream] = {
+                "http": http,
+                "https": http,
+                "file": FileUpstream(settings.file_roots, writers),
+            }
+            pace = settings.pace()
+            transfer = Transfer(upstreams=upstreams, room=room, clock=clock, pace=pace, chance=random.random)
+            fetcher = Fetcher(
+                shelf=shelf, room=room, ledger=ledger, transfer=transfer, clock=clock, pace=pace,
+                parallel=settings.parallel_fetches,
+            )  # fmt: skip
+            mirror = Mirror(
+                shelf=shelf,
+                fetcher=fetcher,
+                ledger=ledger,
+                clock=clock,
+                pass_interval_s=settings.pass_interval_s,
+            )
+            try:
+                yield Built(mirror, store, transfer.tally, readers)
+            finally:
+                await mirror.stop()
+    finally:
+        writers.close()
+        readers.close()
+
+
+def own_name() -> str:
+    """Of this process among all mirrors; also part of file names, so only plain characters."""
+    host = re.sub(r"[^A-Za-z0-9_-]", "-", socket.gethostname())[:40]
+    return f"{host}-{os.getpid()}-{secrets.token_hex(3)}"
+
+
+async def open_postgres(settings: MirrorSettings, clock: Clock) -> Postgres:
+    """A pool on a database with today's schema. Raises StartupError."""
+    assert settings.dsn is not None, "called with a dsn only"
+    dsn = settings.dsn.get_secret_value()
+    postgres = await connect_patiently(
+        dsn, application="llmgw-mirror", max_size=POOL_SIZE, clock=clock, pooler=settings.pooler,
+        give_up_after_s=settings.dsn_patience_s,
+    )  # fmt: skip
+    connection = await connect_one(dsn, application="llmgw-mirror migrate")
+    try:
+        await migrate(connection)
+    finally:
+        await connection.close()
+    log.info("state is recorded in Postgres at %s", safe_dsn(dsn))
+    return postgres
+
+
+@asynccontextmanager
+async def _ledger(settings: MirrorSettings, store: Store, holder: str, clock: Clock) -> AsyncIterator[Ledger]:
+    if settings.dsn is None:
+        with alone(store):
+            log.warning(
+                "no dsn: this mirror is alone; its state lives in the files under %s and nowhere else",
+                store.root,
+            )
+            yield MemoryLedger(holder=holder, clock=clock)
+        return
+    postgres = await open_postgres(settings, clock)
+    try:
+        yield PostgresLedger(postgres, store_id=store.store_id, holder=holder)
+    finally:
+        await postgres.close()
+
+
+class alone:
+    """A guard against a second mirror over the same folder by mistake, where no database would tell.
+
+    Correctness does not rest on this lock: some file systems grant it to everybody."""
+
+    def __init__(self, store: Store) -> None:
+        self._path = store.root / "alone.lock"
+
+    def __enter__(self) -> None:
+        self._fd = os.open(self._path, os.O_RDWR | os.O_CREAT, 0o644)
+        try:
+            fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(self._fd)
+            raise StartupError(
+                f"another mirror without a dsn uses data_dir {self._path.parent}",
+                next_steps=["stop it, or give both the same dsn: then they share the work"],
+            ) from None
+        except OSError as e:
+            log.warning(
+                "%s cannot be locked (%s): nothing guards against a second mirror here", self._path, e
+            )
+
+    def __exit__(self, *_: object) -> None:
+        os.close(self._fd)
+
+
+@asynccontextmanager
+async def _http(settings: MirrorSettings, clock: Clock) -> AsyncIterator[HttpUpstream]:
+    http = HttpUpstream(
+        clock=clock,
+        tokens={origin: token.get_secret_value() for origin, token in settings.upstream_tokens.items()},
+        proxy=settings.upstream_proxy,
+        connect_timeout_s=settings.connect_timeout_s,
+    )
+    try:
+        yield http
+    finally:
+        await http.close()

@@ -1,0 +1,100 @@
+"""Names that come from outside: which are safe on every operating system, and which are refused.
+
+Nothing is stored under a remote name (see adapters/store.py), but the nodes lay the files out under
+these paths, so a name that is hostile to any of them is refused before a byte is fetched.
+"""
+
+import unicodedata
+from collections.abc import Iterable
+
+from llmgw_kit.errors import InvalidRequest
+
+#: Longest model or version name, in characters; a Hub repository id has at most 96 + 1 + 96.
+NAME_MAX_CHARS = 200
+#: Longest path inside a version and longest part of it, in UTF-8 bytes (ext4, xfs: 255 a part).
+PATH_MAX_BYTES = 1024
+PART_MAX_BYTES = 255
+
+#: Of Windows, with or without an extension: opening one reaches a device, not a file.
+DEVICES = frozenset(
+    {"con", "prn", "aux", "nul", "conin$", "conout$"}
+    | {f"{port}{digit}" for port in ("com", "lpt") for digit in "0123456789¹²³"}
+)
+#: Meaning something to a shell or a file system somewhere; ":" opens a drive or an alternate stream.
+FORBIDDEN = frozenset('\\:*?"<>|')
+
+
+def check_name(what: str, name: str) -> str:
+    """A model's or version's name: parts divided by "/", as in `org/model`. Raises InvalidRequest."""
+    if not name:
+        raise InvalidRequest(f"{what} is empty")
+    if len(name) > NAME_MAX_CHARS:
+        raise InvalidRequest(f"{what} has {len(name)} characters; at most {NAME_MAX_CHARS} are taken")
+    if (why := _fault(name)) is not None:
+        raise InvalidRequest(f"{what} {name!r} is refused: {why}")
+    return name
+
+
+def check_path(path: str) -> str:
+    """A file's path inside its version: relative, forward slashes. Raises InvalidRequest."""
+    if not path:
+        raise InvalidRequest("a file has an empty path")
+    if _utf8_length(path) > PATH_MAX_BYTES:
+        raise InvalidRequest(
+            f"path {path[:80]!r}… has {_utf8_length(path)} bytes; at most {PATH_MAX_BYTES} are taken"
+        )
+    if (why := _fault(path)) is not None:
+        raise InvalidRequest(f"path {path!r} is refused: {why}")
+    return path
+
+
+def check_together(paths: Iterable[str]) -> None:
+    """Paths of one version that could not lie in one folder everywhere. Raises InvalidRequest."""
+    seen: dict[str, str] = {}
+    folders: dict[str, str] = {}
+    for path in paths:
+        folded = _fold(path)
+        if folded in seen:
+            raise InvalidRequest(
+                f"path {path!r} is given twice"
+                if seen[folded] == path
+                else f"paths {seen[folded]!r} and {path!r} are one file where case or accents do not count"
+            )
+        seen[folded] = path
+        parts = folded.split("/")
+        for depth in range(1, len(parts)):
+            folders.setdefault("/".join(parts[:depth]), path)
+    for folded, path in seen.items():
+        if folded in folders:
+            raise InvalidRequest(f"path {path!r} is a file, and {folders[folded]!r} needs it as a folder")
+
+
+def _fold(path: str) -> str:
+    return unicodedata.normalize("NFC", unicodedata.normalize("NFC", path).casefold())
+
+
+def _utf8_length(text: str) -> int:
+    return len(text.encode("utf-8", "surrogatepass"))
+
+
+def _fault(name: str) -> str | None:
+    for character in name:
+        # Control, format (they reorder or hide what is read), surrogate, private, unassigned.
+        if unicodedata.category(character)[0] == "C":
+            return f"it holds the invisible character U+{ord(character):04X}"
+        if character in FORBIDDEN:
+            return f"it holds {character!r}"
+    if name.startswith("/"):
+        return "it is absolute"
+    for part in name.split("/"):
+        if part == "":
+            return "it has an empty part between slashes"
+        if part in (".", ".."):
+            return f"it has the part {part!r}"
+        if part != part.strip() or part.endswith("."):
+            return f"its part {part!r} begins or ends with a blank, or ends with a dot"
+        if part.split(".")[0].rstrip().casefold() in DEVICES:
+            return f"its part {part!r} is a device's name on some systems"
+        if _utf8_length(part) > PART_MAX_BYTES:
+            return f"its part {part[:40]!r}… has more than {PART_MAX_BYTES} bytes"
+    return None

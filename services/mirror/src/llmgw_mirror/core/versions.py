@@ -1,0 +1,210 @@
+"""A version of a model's weights: what was asked for, what is known of each file, and what follows.
+
+A file's state is computed from three separate reports, each with one writer: the receipt of its
+publication, the record of its last failure, and the flight that is fetching it now.
+"""
+
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from enum import Enum
+
+from llmgw_kit.errors import InvalidRequest
+from llmgw_mirror.core.names import check_name, check_path, check_together
+from llmgw_mirror.core.origins import check_url
+
+#: Most files of one version; the largest repositories known have a few hundred.
+FILES_MAX = 10_000
+
+SHA256 = re.compile(r"[0-9a-f]{64}")
+
+
+class WeightsState(Enum):
+    """Worst first (M23)."""
+
+    FAILED = "failed"
+    ABSENT = "absent"
+    FETCHING = "fetching"
+    VERIFYING = "verifying"
+    PRESENT = "present"
+
+
+_RANK = {state: rank for rank, state in enumerate(WeightsState)}
+
+
+def worst_of(states: Iterable[WeightsState]) -> WeightsState:
+    """The state of a whole from those of its parts; of no parts at all nothing is here: ABSENT."""
+    return min(states, key=_RANK.__getitem__, default=WeightsState.ABSENT)
+
+
+@dataclass(frozen=True)
+class Source:
+    """One file as asked for. `sha256`: None when nobody published one."""
+
+    path: str
+    url: str
+    sha256: str | None = None
+    size_bytes: int | None = None
+
+
+@dataclass(frozen=True)
+class Wish:
+    """What one version consists of; never changed once stored."""
+
+    model: str
+    version: str
+    created_at: float
+    files: tuple[Source, ...]
+
+
+@dataclass(frozen=True)
+class Receipt:
+    """A file that was verified and published. `as_received`: nobody had published a checksum, so
+    verified means that these are the bytes that came."""
+
+    sha256: str
+    size_bytes: int
+    as_received: bool
+    at: float
+
+
+@dataclass(frozen=True)
+class Failure:
+    """Why the last fetch of a file ended without it."""
+
+    error: str
+    at: float
+
+
+@dataclass(frozen=True)
+class Moving:
+    """A fetch under way, here or in another mirror over the same store."""
+
+    state: WeightsState
+    received_bytes: int
+    total_bytes: int | None
+    rate_bytes_s: float | None = None
+    eta_s: float | None = None
+
+
+@dataclass(frozen=True)
+class FileView:
+    source: Source
+    state: WeightsState
+    size_bytes: int | None
+    received_bytes: int
+    sha256: str | None = None
+    as_received: bool = False
+    rate_bytes_s: float | None = None
+    eta_s: float | None = None
+    error: str | None = None
+
+    @property
+    def published_bytes(self) -> int | None:
+        """The size as verified; None until then, whatever was promised."""
+        return self.size_bytes if self.state is WeightsState.PRESENT else None
+
+
+@dataclass(frozen=True)
+class VersionView:
+    model: str
+    version: str
+    created_at: float
+    files: tuple[FileView, ...]
+
+    @property
+    def state(self) -> WeightsState:
+        """The worst of its files."""
+        return worst_of(file.state for file in self.files)
+
+    @property
+    def received_bytes(self) -> int:
+        return sum(file.received_bytes for file in self.files)
+
+    @property
+    def total_bytes(self) -> int | None:
+        """None while one file's size is unknown."""
+        sizes = [file.size_bytes for file in self.files]
+        return None if None in sizes else sum(size for size in sizes if size is not None)
+
+    @property
+    def eta_s(self) -> float | None:
+        """Of the slowest file that moves; None while one that is missing has no estimate."""
+        waits = [file.eta_s for file in self.files if file.state is not WeightsState.PRESENT]
+        return None if not waits or None in waits else max(wait for wait in waits if wait is not None)
+
+
+def view_file(
+    source: Source, *, receipt: Receipt | None, failure: Failure | None, moving: Moving | None
+) -> FileView:
+    """What the three reports amount to. A receipt outweighs a fetch (it is done), a fetch outweighs a
+    failure (it was asked for again)."""
+    if receipt is not None:
+        return FileView(
+            source,
+            WeightsState.PRESENT,
+            size_bytes=receipt.size_bytes,
+            received_bytes=receipt.size_bytes,
+            sha256=receipt.sha256,
+            as_received=receipt.as_received,
+        )
+    if moving is not None:
+        size = source.size_bytes if moving.total_bytes is None else moving.total_bytes
+        return FileView(
+            source,
+            moving.state,
+            size_bytes=size,
+            received_bytes=moving.received_bytes,
+            rate_bytes_s=moving.rate_bytes_s,
+            eta_s=moving.eta_s,
+        )
+    if failure is not None:
+        return FileView(
+            source, WeightsState.FAILED, size_bytes=source.size_bytes, received_bytes=0, error=failure.error
+        )
+    return FileView(source, WeightsState.ABSENT, size_bytes=source.size_bytes, received_bytes=0)
+
+
+def wish(model: str, version: str, files: Sequence[Source], *, now: float) -> Wish:
+    """Check everything that can be checked without looking anywhere. Raises InvalidRequest."""
+    check_name("model", model)
+    check_name("version", version)
+    if not files:
+        raise InvalidRequest(
+            f"version {version!r} of {model!r} names no files",
+            next_steps=["name each file with its URL, companions of the weights included"],
+        )
+    if len(files) > FILES_MAX:
+        raise InvalidRequest(f"version {version!r} names {len(files)} files; at most {FILES_MAX} are taken")
+    checked = tuple(sorted((_checked(file) for file in files), key=lambda file: file.path))
+    check_together(file.path for file in checked)
+    return Wish(model, version, now, checked)
+
+
+def _checked(file: Source) -> Source:
+    check_path(file.path)
+    check_url(file.url, what=f"the URL of {file.path!r}")
+    sha256 = None if file.sha256 is None else file.sha256.lower()
+    if sha256 is not None and not SHA256.fullmatch(sha256):
+        raise InvalidRequest(
+            f"the checksum of {file.path!r} is {file.sha256!r}; expected 64 hexadecimal digits (sha256)"
+        )
+    if file.size_bytes is not None and not 0 <= file.size_bytes < 2**63:
+        raise InvalidRequest(f"the size of {file.path!r} is {file.size_bytes}; expected 0 to 2^63-1 bytes")
+    return Source(file.path, file.url, sha256, file.size_bytes)
+
+
+def differences(stored: Sequence[Source], asked: Sequence[Source]) -> list[str]:
+    """How a second request for a stored version differs from the first; empty when it does not."""
+    ours = {file.path: file for file in stored}
+    theirs = {file.path: file for file in asked}
+    found = [f"{path} is new" for path in sorted(theirs.keys() - ours.keys())]
+    found += [f"{path} is missing" for path in sorted(ours.keys() - theirs.keys())]
+    for path in sorted(ours.keys() & theirs.keys()):
+        for field in ("url", "sha256", "size_bytes"):
+            have, want = getattr(ours[path], field), getattr(theirs[path], field)
+            if have != want:
+                # The URL itself stays out: a signed one is a credential.
+                values = "" if field == "url" else f": {want}, not {have}"
+                found.append(f"{path} has another {field}{values}")
+    return found

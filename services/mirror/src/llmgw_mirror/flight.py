@@ -1,0 +1,102 @@
+"""One file under way: what is known of it while it moves, and the sink its bytes go into."""
+
+import asyncio
+from dataclasses import dataclass, field
+
+from llmgw_kit.clock import Clock
+from llmgw_kit.errors import LlmgwError
+from llmgw_mirror.adapters.parts import PIECE_BYTES, Part
+from llmgw_mirror.core.progress import Meter
+from llmgw_mirror.core.versions import Moving, Source, WeightsState
+
+
+class FetchFailed(LlmgwError):
+    """This file cannot be had; the text says why, and what became of the bytes."""
+
+    code_default = "fetch_failed"
+
+
+def content_key(source: Source) -> str:
+    """What is fetched at most once at a time: the content where its hash is published, else the URL."""
+    return f"sha256:{source.sha256}" if source.sha256 is not None else f"url:{source.url}"
+
+
+@dataclass
+class Flight:
+    """Written by the one task that fetches, read by everybody who asks."""
+
+    source: Source
+    clock: Clock
+    state: WeightsState = WeightsState.FETCHING
+    received_bytes: int = 0
+    total_bytes: int | None = None
+    meter: Meter = field(default_factory=Meter)
+
+    @property
+    def key(self) -> str:
+        return content_key(self.source)
+
+    def at(self, received_bytes: int) -> None:
+        """So many bytes are here."""
+        self.received_bytes = received_bytes
+        self.meter.note(self.clock.monotonic_s(), received_bytes)
+
+    def follow(self, moving: Moving) -> None:
+        """Another mirror over this store fetches it."""
+        self.state, self.total_bytes = moving.state, moving.total_bytes
+        self.at(moving.received_bytes)
+
+    def moving(self) -> Moving:
+        """What a view shows."""
+        now = self.clock.monotonic_s()
+        total = self.source.size_bytes if self.total_bytes is None else self.total_bytes
+        return Moving(
+            self.state,
+            self.received_bytes,
+            total,
+            self.meter.rate_bytes_s(now) if self.state is WeightsState.FETCHING else None,
+            self.meter.eta_s(now, total) if self.state is WeightsState.FETCHING else None,
+        )
+
+
+class Sink:
+    """Gathers small pieces and writes them while the next ones arrive; at most two pieces in memory."""
+
+    def __init__(self, part: Part, flight: Flight) -> None:
+        self._part = part
+        self._flight = flight
+        self._gathered = bytearray()
+        self._writing: asyncio.Task[None] | None = None
+        #: Bytes that came, written or not, the earlier transfers' included.
+        self.received = part.length
+        #: Whether the disk is what everybody waits for.
+        self.waits_for_disk = False
+
+    async def add(self, piece: bytes) -> None:
+        """Raises OSError of an earlier write."""
+        self._gathered += piece
+        self.received += len(piece)
+        self._flight.at(self.received)
+        if len(self._gathered) >= PIECE_BYTES:
+            await self._settle()
+            self._writing = asyncio.create_task(self._part.append(self._gathered), name="write")
+            self._gathered = bytearray()
+
+    async def flush(self) -> None:
+        """Write what was gathered. Raises OSError."""
+        await self._settle()
+        gathered, self._gathered = self._gathered, bytearray()
+        if gathered:
+            await self._part.append(gathered)
+
+    async def _settle(self) -> None:
+        writing = self._writing
+        if writing is None:
+            return
+        self.waits_for_disk = True
+        try:
+            # Shielded: a reader that is cancelled must not cut a write short; flush waits for it.
+            await asyncio.shield(writing)
+        finally:
+            self.waits_for_disk = False
+        self._writing = None

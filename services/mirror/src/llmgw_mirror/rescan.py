@@ -1,0 +1,127 @@
+"""`rescan`: read the whole store, prove its content, and write the database's copy anew.
+
+Safe beside a running mirror: content that is wrong is moved aside, which the mirror takes for absent
+and fetches again. Nothing is removed here.
+"""
+
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from llmgw_kit.clock import Clock
+from llmgw_mirror.adapters.ledger_postgres import PostgresLedger
+from llmgw_mirror.adapters.store import Store, Stored, open_store
+from llmgw_mirror.composition import open_postgres, own_name
+from llmgw_mirror.core.versions import FileView, VersionView, WeightsState, view_file
+from llmgw_mirror.settings import MirrorSettings
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One version as found. `trouble`: what is wrong, empty when nothing is."""
+
+    view: VersionView
+    trouble: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Report:
+    store_id: str
+    findings: tuple[Finding, ...]
+    #: Content that no version names: (count, bytes).
+    unnamed: tuple[int, int]
+    recorded: bool
+
+    @property
+    def fine(self) -> bool:
+        return not any(finding.trouble for finding in self.findings)
+
+
+async def rescan(
+    settings: MirrorSettings, clock: Clock, *, hash_all: bool, progress: Callable[[str], None]
+) -> Report:
+    """`hash_all` reads every byte; otherwise sizes are compared. Raises StartupError, Unavailable."""
+    store = open_store(settings.data_dir)
+    damaged = _prove(store, progress) if hash_all else {}
+    findings = tuple(_finding(store, stored, damaged) for stored in store.every_version())
+    if settings.dsn is not None:
+        await _record(settings, clock, store, findings)
+    named = store.referenced()
+    unnamed = [sha256 for sha256 in store.every_blob() if sha256 not in named]
+    size = sum(store.blob_size(sha256) or 0 for sha256 in unnamed)
+    return Report(store.store_id, findings, (len(unnamed), size), recorded=settings.dsn is not None)
+
+
+def _prove(store: Store, progress: Callable[[str], None]) -> dict[str, str]:
+    """Content that is not what its name says, moved aside: its name, and what it hashed to."""
+    found: dict[str, str] = {}
+    for sha256 in store.every_blob():
+        progress(f"reading {sha256[:12]}… ({store.blob_size(sha256) or 0} bytes)")
+        try:
+            actual = store.hash_blob(sha256)
+        except FileNotFoundError:
+            continue  # its version was removed meanwhile
+        if actual != sha256:
+            store.set_aside(sha256)
+            found[sha256] = actual
+    return found
+
+
+def _finding(store: Store, stored: Stored, damaged: dict[str, str]) -> Finding:
+    trouble = []
+    for path in stored.hollow:
+        receipt = store.receipt(stored.wish.model, stored.wish.version, path)
+        actual = damaged.get(receipt.sha256) if receipt is not None else None
+        if actual is not None:
+            trouble.append(f"{path}: damaged, it hashes to {actual}; moved to {store.damaged}")
+        else:
+            trouble.append(f"{path}: its content is gone or has another size")
+    trouble += [f"{path}: {failure.error}" for path, failure in sorted(stored.failures.items())]
+    files: tuple[FileView, ...] = tuple(
+        view_file(
+            source,
+            receipt=stored.receipts.get(source.path),
+            failure=stored.failures.get(source.path),
+            moving=None,
+        )
+        for source in stored.wish.files
+    )
+    view = VersionView(stored.wish.model, stored.wish.version, stored.wish.created_at, files)
+    return Finding(view, tuple(trouble))
+
+
+async def _record(
+    settings: MirrorSettings, clock: Clock, store: Store, findings: tuple[Finding, ...]
+) -> None:
+    postgres = await open_postgres(settings, clock)
+    try:
+        ledger = PostgresLedger(postgres, store_id=store.store_id, holder=own_name())
+        kept = {(finding.view.model, finding.view.version) for finding in findings}
+        for old in await ledger.recorded():
+            if (old.model, old.version) not in kept:
+                await ledger.forget(old.model, old.version)
+        for finding in findings:
+            await ledger.record(finding.view)
+    finally:
+        await postgres.close()
+
+
+def lines(report: Report) -> list[str]:
+    """For a terminal."""
+    said = [f"store {report.store_id}: {len(report.findings)} versions"]
+    for finding in report.findings:
+        view = finding.view
+        here = sum(file.state is WeightsState.PRESENT for file in view.files)
+        size = sum(file.published_bytes or 0 for file in view.files)
+        of = f"{here} of {len(view.files)} files, {size} bytes"
+        said.append(f"  {view.model} {view.version}: {view.state.value}, {of}")
+        said += [f"    {text}" for text in finding.trouble]
+    count, size = report.unnamed
+    if count:
+        said.append(f"  {count} contents of {size} bytes belong to no version; the next start removes them")
+    said.append(
+        "recorded in Postgres" if report.recorded else "no dsn: nothing to record in, the store says it all"
+    )
+    return said

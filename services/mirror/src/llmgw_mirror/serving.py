@@ -1,0 +1,135 @@
+"""`serve`: listeners first, then the store, then work; stopped in the opposite order."""
+
+import asyncio
+import json
+import logging
+import os
+import socket
+from collections.abc import Iterable
+from contextlib import AsyncExitStack
+from pathlib import Path
+
+import grpc.aio
+from aiohttp import web
+
+from llmgw.v1 import mirror_pb2_grpc
+from llmgw_kit import rpc, telemetry
+from llmgw_kit.addresses import HostPort
+from llmgw_kit.clock import SystemClock
+from llmgw_kit.lifecycle import StopSignal, cancel_all, until_stopped
+from llmgw_kit.listeners import bind, bound_address
+from llmgw_mirror.adapters.disk import write_atomically
+from llmgw_mirror.adapters.grpc_server import SERVICE, MirrorServicer
+from llmgw_mirror.adapters.http_server import WeightsHttp, error_edge
+from llmgw_mirror.adapters.metrics import MirrorCollector
+from llmgw_mirror.composition import Built, build
+from llmgw_mirror.settings import MirrorSettings
+
+log = logging.getLogger(__name__)
+
+#: For calls under way at a stop; none of ours lasts.
+GRPC_GRACE_S = 3.0
+
+
+async def serve(settings: MirrorSettings) -> int:
+    """Until SIGINT or SIGTERM. Raises StartupError."""
+    stop = StopSignal()
+    async with AsyncExitStack() as stack:
+        sockets = _bind_all(settings, stack)
+        server = rpc.server()
+        grpc_address = rpc.listen(server, settings.grpc_address, flag="--listen")
+        stack.push_async_callback(server.stop, None)
+        built = await stack.enter_async_context(build(settings, SystemClock()))
+        await _serve_on(settings, built, server, grpc_address, sockets, stop)
+    log.info("stopped")
+    return 0
+
+
+Sockets = dict[str, list[socket.socket]]
+
+
+def _bind_all(settings: MirrorSettings, stack: AsyncExitStack) -> Sockets:
+    """One that cannot be bound closes those before it."""
+    wanted = {
+        "http": (settings.http_address, "--http-listen"),
+        "admin": (settings.admin_address, "--admin-listen"),
+    }
+    if settings.metrics_address is not None:
+        wanted["metrics"] = (settings.metrics_address, "--metrics-listen")
+    sockets: Sockets = {}
+    for name, (address, flag) in wanted.items():
+        sockets[name] = bind(address, flag=flag)
+        for sock in sockets[name]:
+            stack.callback(sock.close)
+    return sockets
+
+
+async def _serve_on(
+    settings: MirrorSettings,
+    built: Built,
+    server: grpc.aio.Server,
+    grpc_address: HostPort,
+    sockets: Sockets,
+    stop: StopSignal,
+) -> None:
+    mirror = built.mirror
+    serving = True
+
+    async def ready() -> tuple[bool, str]:
+        return mirror.ready() if serving else (False, "stopping")
+
+    weights = WeightsHttp(mirror, built.readers, stall_s=settings.send_stall_s)
+    registry = telemetry.registry()
+    registry.register(MirrorCollector(mirror, built.store, built.tally, weights.served))
+    health, metrics = telemetry.health_routes(ready), telemetry.metrics_route(registry)
+    mirror_pb2_grpc.add_MirrorServiceServicer_to_server(MirrorServicer(mirror), server)
+    grpc_health = rpc.Health(server, [SERVICE])
+
+    # Before the first answer: what a restart interrupted is on its way again.
+    await mirror.begin()
+    runners = {
+        "admin": await _http([*health, metrics], sockets["admin"]),
+        "http": await _http([*health, *weights.routes()], sockets["http"], drain_s=settings.drain_s),
+    }
+    if "metrics" in sockets:
+        runners["metrics"] = await _http([*health, metrics], sockets["metrics"])
+    await server.start()
+    await grpc_health.set_serving(True)
+    addresses = {"grpc": grpc_address} | {
+        name: bound_address(bound, getattr(settings, f"{name}_address").host)
+        for name, bound in sockets.items()
+    }
+    record = built.store.root / "run" / f"{socket.gethostname()}.json"
+    _note(record, addresses)
+    for name in ("grpc", "http", "admin", "metrics"):
+        log.info("%s: %s", name, addresses.get(name, "off (admin listener only)"))
+
+    passes = asyncio.create_task(mirror.run(), name="passes")
+    try:
+        await until_stopped(stop, passes)
+    finally:
+        serving = False
+        await grpc_health.set_serving(False)
+        await cancel_all(passes)
+        # Flights stop at once, they resume; readers may finish.
+        await mirror.stop()
+        await server.stop(GRPC_GRACE_S)
+        for name in ("metrics", "http", "admin"):
+            if name in runners:
+                await runners[name].cleanup()
+        record.unlink(missing_ok=True)
+
+
+async def _http(
+    routes: Iterable[web.RouteDef], sockets: list[socket.socket], *, drain_s: float = 3.0
+) -> web.AppRunner:
+    app = web.Application(middlewares=[error_edge])
+    app.add_routes(routes)
+    return await telemetry.serve_http(app, sockets, shutdown_s=drain_s)
+
+
+def _note(record: Path, addresses: dict[str, HostPort]) -> None:
+    """Where this mirror really listens, for `healthcheck` when a port was left to the system."""
+    record.parent.mkdir(exist_ok=True)
+    said = {"pid": os.getpid(), **{name: str(address) for name, address in addresses.items()}}
+    write_atomically(record, json.dumps(said).encode() + b"\n")

@@ -1,0 +1,143 @@
+"""The mirror's settings."""
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import AfterValidator, BeforeValidator, Field, SecretStr, field_validator
+from pydantic_settings import NoDecode, SettingsConfigDict
+
+from llmgw_kit.addresses import HostPort, parse_host_port
+from llmgw_kit.errors import InvalidRequest
+from llmgw_kit.settings import ServiceSettings
+from llmgw_mirror.core.origins import check_url, origin_of
+from llmgw_mirror.transfer import Pace
+
+
+def _told(error: InvalidRequest) -> ValueError:
+    return ValueError("\n".join(error.lines()))
+
+
+def _address(value: str) -> str:
+    try:
+        return str(parse_host_port(value, what="address"))
+    except InvalidRequest as e:
+        raise _told(e) from None
+
+
+def _folders(value: Any) -> Any:
+    """From the environment: folders divided as in PATH."""
+    return tuple(part for part in value.split(os.pathsep) if part) if isinstance(value, str) else value
+
+
+Address = Annotated[str, AfterValidator(_address)]
+
+
+class MirrorSettings(ServiceSettings):
+    """Everything a mirror can be told. Times in seconds, sizes in bytes."""
+
+    model_config = SettingsConfigDict(env_prefix="LLMGW_MIRROR_")
+
+    listen: Address = Field("0.0.0.0:7071", description="gRPC, for controllers and operators")
+    http_listen: Address = Field("0.0.0.0:8071", description="files, for nodes")
+    admin_listen: Address = Field("127.0.0.1:9093", description="metrics and debugging; loopback on purpose")
+    metrics_listen: Address | None = Field(None, description="metrics and health only, safe to expose; off")
+    data_dir: Path = Field(
+        Path("/var/lib/llmgw/mirror"), description="the store; may be shared by mirrors that share a dsn"
+    )
+    dsn: SecretStr | None = Field(
+        None, description="Postgres; without it one mirror alone, its state in the store's own files only"
+    )
+    pooler: Literal["none", "session", "transaction"] = Field(
+        "none", description="what stands before Postgres"
+    )
+    dsn_patience_s: float = Field(
+        60.0, ge=0, description="at start, how long a silent Postgres is waited for"
+    )
+
+    file_roots: Annotated[tuple[Path, ...], NoDecode, BeforeValidator(_folders)] = Field(
+        (), description="folders that file URLs may name files in; none: file URLs are refused"
+    )
+    upstream_proxy: str | None = Field(
+        None, description="HTTP proxy towards upstreams, and nowhere else; proxy variables are not read"
+    )
+    upstream_tokens: Mapping[str, SecretStr] = Field(
+        {}, description="bearer token by origin (https://HOST[:PORT]); sent to that origin alone"
+    )
+    connect_timeout_s: float = Field(10.0, gt=0, description="to connect to an upstream")
+
+    parallel_fetches: int = Field(4, ge=1, le=64, description="files fetched at once")
+    stall_window_s: float = Field(
+        30.0, gt=0, description="a transfer that gains too little in it is cut and resumed"
+    )
+    stall_bytes: int = Field(1, ge=1, description="the least a window must gain")
+    attempts: int = Field(8, ge=1, description="in a row without progress before a file counts as failed")
+    backoff_base_s: float = Field(0.5, gt=0, description="before the second attempt; doubles")
+    backoff_most_s: float = Field(60.0, gt=0, description="longest wait between attempts of our own choice")
+    pause_most_s: float = Field(
+        3600.0, gt=0, description="longest Retry-After that is obeyed; above, the file fails"
+    )
+    disk_reserve_bytes: int = Field(
+        256 * 1024 * 1024, ge=0, description="kept free: a full disk stops everything else on it too"
+    )
+    lease_ttl_s: float = Field(15.0, ge=1, description="after a mirror's death another takes its fetch over")
+    pass_interval_s: float = Field(5.0, gt=0, description="how often the whole store is looked at")
+    send_stall_s: float = Field(60.0, gt=0, description="a node that takes no byte for so long is cut off")
+    drain_s: float = Field(30.0, ge=0, description="what nodes are reading may go on for so long at a stop")
+    log_level: Literal["debug", "info", "warning", "error"] = "info"
+    log_style: Literal["text", "json"] = "text"
+
+    @field_validator("file_roots")
+    @classmethod
+    def _absolute(cls, roots: tuple[Path, ...]) -> tuple[Path, ...]:
+        for root in roots:
+            if not root.is_absolute():
+                raise ValueError(f"{root} is not an absolute path")
+        return roots
+
+    @field_validator("upstream_tokens")
+    @classmethod
+    def _origins(cls, tokens: Mapping[str, SecretStr]) -> Mapping[str, SecretStr]:
+        for url in tokens:
+            try:
+                check_url(url, what="an origin")
+            except InvalidRequest as e:
+                raise _told(e) from None
+            if url.startswith("file:") or str(origin_of(url)) != url.rstrip("/"):
+                raise ValueError(f"{url!r} is not an origin; expected https://HOST or http://HOST:PORT")
+        return tokens
+
+    @field_validator("upstream_proxy")
+    @classmethod
+    def _proxy(cls, url: str | None) -> str | None:
+        if url is not None and not url.startswith(("http://", "https://")):
+            raise ValueError(f"{url!r} is not a proxy's URL; expected http://HOST:PORT")
+        return url
+
+    @property
+    def grpc_address(self) -> HostPort:
+        return parse_host_port(self.listen, what="--listen")
+
+    @property
+    def http_address(self) -> HostPort:
+        return parse_host_port(self.http_listen, what="--http-listen")
+
+    @property
+    def admin_address(self) -> HostPort:
+        return parse_host_port(self.admin_listen, what="--admin-listen")
+
+    @property
+    def metrics_address(self) -> HostPort | None:
+        return parse_host_port(self.metrics_listen, what="--metrics-listen") if self.metrics_listen else None
+
+    def pace(self) -> Pace:
+        return Pace(
+            stall_window_s=self.stall_window_s,
+            stall_bytes=self.stall_bytes,
+            attempts=self.attempts,
+            backoff_base_s=self.backoff_base_s,
+            backoff_most_s=self.backoff_most_s,
+            pause_most_s=self.pause_most_s,
+            lease_ttl_s=self.lease_ttl_s,
+        )

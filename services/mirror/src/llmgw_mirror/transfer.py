@@ -1,0 +1,214 @@
+"""The bytes of one file, from upstream into its part: attempts, pauses, stalls."""
+
+import asyncio
+import logging
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from urllib.parse import urlsplit
+
+from llmgw_kit.clock import Clock
+from llmgw_mirror.adapters.parts import Part
+from llmgw_mirror.adapters.room import Room
+from llmgw_mirror.core.origins import origin_of
+from llmgw_mirror.core.transfer import (
+    Append,
+    AskAgain,
+    AskFrom,
+    Complete,
+    Refuse,
+    StartOver,
+    Want,
+    backoff_s,
+    body_end,
+    next_request,
+    on_answer,
+)
+from llmgw_mirror.core.versions import Source
+from llmgw_mirror.flight import FetchFailed, Flight, Sink
+from llmgw_mirror.ports import Interrupted, Refused, Upstream
+
+log = logging.getLogger(__name__)
+
+Upstreams = Mapping[str, Upstream]
+Outcome = Complete | StartOver | Refuse | AskAgain
+
+
+@dataclass(frozen=True)
+class Pace:
+    """How patient the mirror is; see settings.py for the reasons."""
+
+    stall_window_s: float = 30.0
+    stall_bytes: int = 1
+    attempts: int = 8
+    backoff_base_s: float = 0.5
+    backoff_most_s: float = 60.0
+    #: Longest pause an upstream may ask for before the file fails instead.
+    pause_most_s: float = 3600.0
+    lease_ttl_s: float = 15.0
+    lease_poll_s: float = 2.0
+
+
+@dataclass
+class Tally:
+    """What the transfers of this process amounted to; read by the metrics page."""
+
+    received_bytes: int = 0
+    requests: dict[str, int] = field(default_factory=dict)
+
+    def asked(self, outcome: str) -> None:
+        self.requests[outcome] = self.requests.get(outcome, 0) + 1
+
+
+class Pauses:
+    """Origins that asked to be left alone, for the whole process: many small files otherwise make a
+    storm of one 429 (H12)."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._until: dict[str, float] = {}
+
+    def note(self, url: str, seconds: float) -> None:
+        origin = _origin(url)
+        until = self._clock.monotonic_s() + seconds
+        self._until[origin] = max(until, self._until.get(origin, until))
+
+    async def wait(self, url: str) -> None:
+        while (left := self._until.get(_origin(url), 0.0) - self._clock.monotonic_s()) > 0:
+            await self._clock.sleep(left)
+
+
+class Transfer:
+    """`chance` gives numbers from 0 to 1 and spreads the attempts of many files."""
+
+    def __init__(self, *, upstreams: Upstreams, room: Room, clock: Clock, pace: Pace,
+                 chance: Callable[[], float]) -> None:  # fmt: skip
+        self._upstreams = upstreams
+        self._room = room
+        self._clock = clock
+        self._pace = pace
+        self._chance = chance
+        self._pauses = Pauses(clock)
+        self.tally = Tally()
+
+    async def receive(self, part: Part, source: Source, want: Want, flight: Flight) -> None:
+        """Until as many bytes are here as there should be. Raises FetchFailed, NoRoom, OSError."""
+        attempts, furthest = 0, part.length
+        while True:
+            ask = next_request(part.seen, want)
+            if isinstance(ask, Complete):
+                return
+            if isinstance(ask, StartOver):
+                log.info("%s starts over: %s", source.path, ask.why)
+                await part.restart()
+                flight.at(0)
+                continue
+            await self._pauses.wait(source.url)
+            outcome = await self._attempt(part, ask, source, want, flight)
+            self.tally.asked(type(outcome).__name__.lower())
+            if isinstance(outcome, Complete):
+                return
+            if isinstance(outcome, Refuse):
+                if outcome.spoiled:
+                    await part.discard()
+                raise FetchFailed(outcome.error)
+            if isinstance(outcome, StartOver):
+                await part.restart()
+                flight.at(0)
+            # Bytes gained count as success: a bad link may break off a hundred times in a large file.
+            if part.length > furthest:
+                attempts, furthest = 0, part.length
+            attempts += 1
+            await self._before_next(attempts, outcome, part, source)
+
+    async def _before_next(
+        self, attempts: int, outcome: StartOver | AskAgain, part: Part, source: Source
+    ) -> None:
+        if attempts >= self._pace.attempts:
+            kept = f"; {part.length} bytes are kept, fetching again goes on from there" if part.length else ""
+            raise FetchFailed(f"{outcome.why}; gave up after {attempts} attempts without progress{kept}")
+        after_s = outcome.after_s if isinstance(outcome, AskAgain) else None
+        if after_s is not None:
+            if after_s > self._pace.pause_most_s:
+                raise FetchFailed(f"{outcome.why}; it asks to wait {after_s:.0f} s: fetch again then")
+            self._pauses.note(source.url, after_s)
+        wait_s = backoff_s(attempts, base_s=self._pace.backoff_base_s, most_s=self._pace.backoff_most_s)
+        wait_s *= 0.5 + self._chance() / 2
+        log.warning("%s: %s; again in %.1f s", source.path, outcome.why, max(wait_s, after_s or 0.0))
+        await self._clock.sleep(wait_s)
+
+    async def _attempt(self, part: Part, ask: AskFrom, source: Source, want: Want, flight: Flight) -> Outcome:
+        """One request and its body, watched for silence."""
+        sink = Sink(part, flight)
+        reading = asyncio.create_task(self._read(sink, part, ask, source, want, flight), name="transfer")
+        watching = asyncio.create_task(self._watch(sink), name="stall watch")
+        try:
+            await asyncio.wait({reading, watching}, return_when=asyncio.FIRST_COMPLETED)
+            stalled = None if reading.done() else watching.result()
+        finally:
+            reading.cancel()
+            watching.cancel()
+            await asyncio.wait({reading, watching})
+            # However it ended: what came is what need not come again.
+            await sink.flush()
+        if stalled is not None:
+            return AskAgain(stalled, None)
+        read = reading.result()
+        if isinstance(read, _Ended):
+            return body_end(read.total_bytes, part.length, want, broke_off=read.broke_off)
+        return read
+
+    async def _read(
+        self, sink: Sink, part: Part, ask: AskFrom, source: Source, want: Want, flight: Flight
+    ) -> "Outcome | _Ended":
+        upstream = self._upstreams[urlsplit(source.url).scheme]
+        total: int | None = None
+        begun = False
+        try:
+            async with upstream.open(source.url, offset=ask.offset, validator=ask.validator) as answer:
+                step = on_answer(part.seen, want, ask, answer.head)
+                if not isinstance(step, Append):
+                    return step
+                if step.offset == 0 and part.length:
+                    log.info("%s starts over: %s", source.path, step.dropped)
+                    await part.restart()
+                    sink.received = 0
+                    flight.at(0)
+                total = want.size_bytes if want.size_bytes is not None else step.total_bytes
+                flight.total_bytes = total
+                await self._room.claim(flight.key, lambda: max(0, (total or 0) - sink.received))
+                await part.begin(validator=step.validator, total_bytes=step.total_bytes)
+                begun = True
+                async for piece in answer.body():
+                    self.tally.received_bytes += len(piece)
+                    if total is not None and sink.received + len(piece) > total:
+                        return Refuse(
+                            f"upstream sends more than the expected {total} bytes; removed", spoiled=True
+                        )
+                    await sink.add(piece)
+            return _Ended(total, None)
+        except Interrupted as e:
+            return _Ended(total, e.text) if begun else AskAgain(e.text, e.retry_after_s)
+        except Refused as e:
+            return Refuse(e.text)
+
+    async def _watch(self, sink: Sink) -> str:
+        """Judge by bytes gained in a window, not by the clock since the last packet (H13, H14)."""
+        window_s = self._pace.stall_window_s
+        while True:
+            before = sink.received
+            await self._clock.sleep(window_s)
+            gained = sink.received - before
+            if gained < self._pace.stall_bytes and not sink.waits_for_disk:
+                return f"upstream stalled: {max(0, gained)} bytes in {window_s:g} s"
+
+
+@dataclass(frozen=True)
+class _Ended:
+    """A body ended: cleanly (`broke_off` None), or not."""
+
+    total_bytes: int | None
+    broke_off: str | None
+
+
+def _origin(url: str) -> str:
+    return str(origin_of(url)) if not url.startswith("file:") else "file"

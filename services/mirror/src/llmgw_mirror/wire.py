@@ -1,0 +1,61 @@
+"""Between `llmgw.v1` messages and the core's types, in one place."""
+
+from collections.abc import Iterable
+
+from llmgw.v1 import common_pb2, mirror_pb2
+from llmgw_mirror.core.origins import shown
+from llmgw_mirror.core.versions import FileView, Source, VersionView, WeightsState
+
+STATES = {
+    WeightsState.FAILED: mirror_pb2.WEIGHTS_STATE_FAILED,
+    WeightsState.ABSENT: mirror_pb2.WEIGHTS_STATE_ABSENT,
+    WeightsState.FETCHING: mirror_pb2.WEIGHTS_STATE_FETCHING,
+    WeightsState.VERIFYING: mirror_pb2.WEIGHTS_STATE_VERIFYING,
+    WeightsState.PRESENT: mirror_pb2.WEIGHTS_STATE_PRESENT,
+}
+
+
+def source_from(message: common_pb2.WeightsSource) -> Source:
+    """Unchecked; core.versions.wish checks."""
+    return Source(
+        path=message.path,
+        url=message.url,
+        # An empty string is what a careless client sends for "none".
+        sha256=message.sha256 if message.HasField("sha256") and message.sha256 else None,
+        size_bytes=message.size_bytes if message.HasField("size_bytes") else None,
+    )
+
+
+def sources_from(messages: Iterable[common_pb2.WeightsSource]) -> list[Source]:
+    return [source_from(message) for message in messages]
+
+
+def file_to(view: FileView) -> mirror_pb2.WeightsFile:
+    """Progress with FETCHING only, the hash with PRESENT only, as the contract says."""
+    message = mirror_pb2.WeightsFile(
+        path=view.source.path,
+        state=STATES[view.state],
+        received_bytes=view.received_bytes,
+        source_url=shown(view.source.url),
+    )
+    if view.size_bytes is not None:
+        message.size_bytes = view.size_bytes
+    if view.state is WeightsState.PRESENT and view.sha256 is not None:
+        message.sha256 = view.sha256
+    if view.state is WeightsState.FETCHING:
+        if view.rate_bytes_s is not None:
+            message.rate_bytes_s = view.rate_bytes_s
+        if view.eta_s is not None:
+            message.eta_s = view.eta_s
+    if view.error is not None:
+        message.error = view.error
+    return message
+
+
+def version_to(view: VersionView) -> mirror_pb2.WeightsVersion:
+    return mirror_pb2.WeightsVersion(
+        model=view.model,
+        version=view.version,
+        state=STATES[view.state],
+        files=[file_to(file) for file in view.files],
+    )
