@@ -39,7 +39,7 @@ def test_the_nodes_of_one_machine_never_lease_the_same_port() -> None:
 def test_everything_listens_on_loopback() -> None:
     made = [
         config.router(LAYOUT, redis_url="redis://127.0.0.1:1/0"),
-        config.mirror(LAYOUT, dsn="postgresql://127.0.0.1/x"),
+        config.mirror(LAYOUT, dsn="postgresql://127.0.0.1/x", models=[]),
         config.agent(LAYOUT, lab_nodes()[0]),
         config.controller(LAYOUT, "controller-1", dsn="d", redis_url="r", models=[]),
     ]
@@ -105,6 +105,8 @@ def test_the_line_of_a_cold_start_says_where_it_is() -> None:
 def test_the_catalog_entry_carries_the_checksum(tmp_path: Path) -> None:
     tiny = models.tiny_model(tmp_path)
     entry = models.catalog_entry(tiny, env={"A": "b"})
+    roots = config.mirror(LAYOUT, dsn="d", models=[entry, {"name": "x"}]).settings["file_roots"]
+    assert roots == [str(tmp_path)]
     (file,) = entry["weights"]["files"]
     assert (file["sha256"], file["size_bytes"]) == (tiny.sha256, tiny.path.stat().st_size)
     assert file["url"] == tiny.path.as_uri()

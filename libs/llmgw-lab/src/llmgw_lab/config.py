@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import PurePosixPath
 from typing import Any
+from urllib.parse import unquote, urlsplit
 
 from llmgw_lab.layout import HOST, Layout, Node
 
@@ -41,14 +43,17 @@ def controller(
     return Configuration("controller", settings, environment)
 
 
-def mirror(layout: Layout, *, dsn: str) -> Configuration:
-    """The mirror."""
+def mirror(layout: Layout, *, dsn: str, models: Sequence[Mapping[str, Any]]) -> Configuration:
+    """The mirror; file URLs may name files in the folders of the catalog's weights and nowhere else."""
+    urls = [urlsplit(file["url"]) for model in models for file in model.get("weights", {}).get("files", ())]
+    roots = sorted({str(PurePosixPath(unquote(url.path)).parent) for url in urls if url.scheme == "file"})
     settings = {
         "listen": layout.address("mirror"),
         "http_listen": layout.address("mirror-http"),
         "admin_listen": layout.address("mirror-admin"),
         "data_dir": str(layout.data("mirror")),
         "dsn": dsn,
+        "file_roots": roots,
     }
     return Configuration("mirror", settings)
 

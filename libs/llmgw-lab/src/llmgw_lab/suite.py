@@ -102,7 +102,7 @@ class Suite:
         if part == "router":
             return config.router(self.layout, redis_url=redis_url)
         if part == "mirror":
-            return config.mirror(self.layout, dsn=dsn)
+            return config.mirror(self.layout, dsn=dsn, models=self.models)
         if part in CONTROLLERS:
             return config.controller(self.layout, part, dsn=dsn, redis_url=redis_url, models=self.models)
         return config.agent(self.layout, next(node for node in self.nodes if node.node_id == part))
