@@ -152,6 +152,10 @@ def running_stack() -> Iterator[Stack]:
             raise
         finally:
             stack.down()
+            if docker.host is not None:
+                # Our own daemon's cache would otherwise grow with every change of the code; the user's is theirs.
+                docker("image", "prune", "--force", timeout_s=DOWN_S)
+                docker("builder", "prune", "--force", "--keep-storage", "4GB", timeout_s=DOWN_S)
 
 
 def _free_port() -> int:
