@@ -11,7 +11,7 @@ from aiohttp.typedefs import Handler
 
 from llmgw_kit.telemetry import Ready, health_routes
 from llmgw_router.cold.models import model_objects
-from llmgw_router.core.errors import INTERNAL, METHOD_NOT_ALLOWED, MODEL_NOT_FOUND, Kind, body
+from llmgw_router.core.errors import INTERNAL, METHOD_NOT_ALLOWED, MODEL_NOT_FOUND, STARTING, Kind, body
 from llmgw_router.core.learned import Routes
 
 log = logging.getLogger(__name__)
@@ -21,16 +21,22 @@ REQUEST_ID = "x-request-id"
 _SANE_ID = re.compile(r"[A-Za-z0-9._:/+=@-]{1,128}")
 
 
-def cold_app(routes: Callable[[], Routes], ready: Ready, *, first_seen: int) -> web.Application:
-    """`routes` gives those in force; `first_seen` is unix seconds, see model_objects."""
+def cold_app(routes: Callable[[], Routes | None], ready: Ready, *, first_seen: int) -> web.Application:
+    """`routes` gives those in force, None while there are none; `first_seen` as for model_objects."""
 
     async def models(_: web.Request) -> web.Response:
-        objects = model_objects(routes(), first_seen=first_seen)
+        known = routes()
+        if known is None:
+            return _starting()
+        objects = model_objects(known, first_seen=first_seen)
         return _json({"object": "list", "data": list(objects.values())})
 
     async def model(request: web.Request) -> web.Response:
         name = request.match_info["name"]
-        found = model_objects(routes(), first_seen=first_seen).get(name)
+        known = routes()
+        if known is None:
+            return _starting()
+        found = model_objects(known, first_seen=first_seen).get(name)
         if found is None:
             return refusal(MODEL_NOT_FOUND, f"The model {name!r} does not exist.")
         return _json(found)
@@ -50,6 +56,13 @@ def cold_app(routes: Callable[[], Routes], ready: Ready, *, first_seen: int) -> 
 def refusal(kind: Kind, message: str) -> web.Response:
     """An error in OpenAI's shape."""
     return web.Response(body=body(kind, message), status=kind.status, content_type="application/json")
+
+
+def _starting() -> web.Response:
+    # An empty list would be believed.
+    answer = refusal(STARTING, "This router has no routes yet; ask again.")
+    answer.headers["retry-after"] = "1"
+    return answer
 
 
 @web.middleware
