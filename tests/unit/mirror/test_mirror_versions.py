@@ -1,0 +1,133 @@
+"""A version's state from its files', a file's from its three reports, and what a wish must be."""
+
+import itertools
+
+import pytest
+
+from llmgw_kit.errors import InvalidRequest
+from llmgw_mirror.core.versions import (
+    Failure,
+    Moving,
+    Receipt,
+    Source,
+    VersionView,
+    WeightsState,
+    differences,
+    view_file,
+    wish,
+    worst_of,
+)
+
+F, A, G, V, P = WeightsState
+SHA = "ab" * 32
+
+
+def test_the_order_is_the_one_fixed_by_m23() -> None:
+    assert [state.value for state in WeightsState] == ["failed", "absent", "fetching", "verifying", "present"]
+
+
+def test_present_only_when_every_file_is() -> None:
+    for states in itertools.product(WeightsState, repeat=3):
+        assert (worst_of(states) is P) == (set(states) == {P})
+
+
+def test_one_failed_outweighs_however_many_others() -> None:
+    for states in itertools.product(WeightsState, repeat=3):
+        assert (worst_of(states) is F) == (F in states)
+
+
+def test_each_state_is_worse_than_the_next() -> None:
+    for worse, better in itertools.pairwise(WeightsState):
+        assert worst_of([better, worse, better]) is worse
+
+
+def test_of_nothing_nothing_is_present() -> None:
+    assert worst_of([]) is A
+
+
+RECEIPT = Receipt(SHA, 10, as_received=False, at=1.0)
+FAILURE = Failure("broken", at=1.0)
+MOVING = Moving(G, 3, 10, 1.5, 4.0)
+
+
+@pytest.mark.parametrize(
+    ("receipt", "failure", "moving", "state"),
+    [
+        (None, None, None, A),
+        (None, FAILURE, None, F),
+        (None, None, MOVING, G),
+        (None, FAILURE, MOVING, G),
+        (RECEIPT, None, None, P),
+        (RECEIPT, FAILURE, None, P),
+        (RECEIPT, None, MOVING, P),
+        (RECEIPT, FAILURE, MOVING, P),
+    ],
+)
+def test_a_file_from_its_three_reports(
+    receipt: Receipt | None, failure: Failure | None, moving: Moving | None, state: WeightsState
+) -> None:
+    view = view_file(Source("a", "http://x/a"), receipt=receipt, failure=failure, moving=moving)
+    assert view.state is state
+    assert (view.sha256 == SHA) == (state is P)
+    assert (view.error is not None) == (state is F)
+    assert (view.eta_s is not None) == (state is G)
+
+
+def view(*files: tuple[WeightsState, int | None, int, float | None]) -> VersionView:
+    made = []
+    for number, (state, size, received, eta) in enumerate(files):
+        source = Source(f"f{number}", "http://x/f", size_bytes=size)
+        if state is P:
+            receipt = Receipt(SHA, size or 0, as_received=True, at=0)
+            made.append(view_file(source, receipt=receipt, failure=None, moving=None))
+        else:
+            made.append(
+                view_file(source, receipt=None, failure=None, moving=Moving(state, received, size, None, eta))
+            )
+    return VersionView("m", "v", 0.0, tuple(made))
+
+
+def test_unknown_sizes_and_times_stay_unknown() -> None:
+    assert view((G, None, 5, None), (P, 10, 10, None)).total_bytes is None
+    assert view((G, 20, 5, 3.0), (G, 10, 0, None)).eta_s is None
+    assert view((G, 20, 5, 3.0), (G, 10, 0, 7.0), (P, 1, 1, None)).eta_s == 7.0
+    assert view((G, 20, 5, 3.0), (P, 10, 10, None)).received_bytes == 15
+    assert view((P, 10, 10, None)).eta_s is None
+
+
+def test_a_wish_is_sorted_and_its_checksums_lower_case() -> None:
+    made = wish("m", "v", [Source("b", "http://x/b"), Source("a", "http://x/a", SHA.upper(), 3)], now=5.0)
+    assert [file.path for file in made.files] == ["a", "b"]
+    assert made.files[0].sha256 == SHA
+
+
+@pytest.mark.parametrize(
+    ("model", "version", "files", "says"),
+    [
+        ("", "v", [Source("a", "http://x/a")], "model is empty"),
+        ("m", "..", [Source("a", "http://x/a")], "version '..' is refused"),
+        ("m", "v", [], "names no files"),
+        ("m", "v", [Source("../a", "http://x/a")], "path '../a' is refused"),
+        ("m", "v", [Source("a", "ftp://x/a")], "scheme 'ftp'"),
+        ("m", "v", [Source("a", "http://x/a", "ab")], "64 hexadecimal"),
+        ("m", "v", [Source("a", "http://x/a", None, -1)], "size of 'a' is -1"),
+        ("m", "v", [Source("a", "http://x/a"), Source("A", "http://x/b")], "case or accents"),
+    ],
+)
+def test_a_wish_is_refused(model: str, version: str, files: list[Source], says: str) -> None:
+    with pytest.raises(InvalidRequest, match=says):
+        wish(model, version, files, now=0.0)
+
+
+def test_differences_name_what_differs_and_never_a_url() -> None:
+    have = [Source("a", "http://x/a?sig=1", SHA, 1), Source("b", "http://x/b")]
+    want = [Source("a", "http://x/a?sig=2", "cd" * 32, 1), Source("c", "http://x/c")]
+    told = differences(have, want)
+    assert told == [
+        "c is new",
+        "b is missing",
+        "a has another url",
+        f"a has another sha256: {'cd' * 32}, not {SHA}",
+    ]
+    assert not any("sig=" in line for line in told)
+    assert differences(have, have[::-1]) == []
