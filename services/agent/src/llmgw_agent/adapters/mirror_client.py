@@ -1,0 +1,158 @@
+"""The mirror's HTTP side: what a version consists of, and its files with ranges."""
+
+import asyncio
+import errno
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import quote
+
+import aiohttp
+
+from llmgw_agent.adapters.weights_store import CHUNK_BYTES, PartialFile
+from llmgw_agent.core.weights import Listing, WeightsFile, WeightsKey, parse_listing
+from llmgw_kit.errors import Conflict, InvalidRequest, NotFound, Unavailable
+
+#: A mirror that says nothing for so long is asked again, or another one is.
+TIMEOUT = aiohttp.ClientTimeout(total=None, sock_connect=5.0, sock_read=60.0)
+
+
+@dataclass(frozen=True)
+class OnItsWay:
+    """The mirror is still fetching it. Bytes are None where the mirror does not know."""
+
+    retry_after_s: float
+    received_bytes: int | None
+    total_bytes: int | None
+
+
+class MirrorClient:
+    """One HTTP session for all mirrors. No proxy: the mirror is ours."""
+
+    def __init__(self, session: aiohttp.ClientSession) -> None:
+        self._session = session
+
+    async def listing(self, mirror: str, key: WeightsKey) -> Listing | OnItsWay:
+        """Raises NotFound, Conflict (the mirror gave up on it), InvalidRequest (a hostile or broken
+        listing), Unavailable (ask again or ask another)."""
+        url = _url(mirror, key)
+        try:
+            async with self._session.get(url, timeout=TIMEOUT) as answer:
+                body = await _json(answer)
+                status, retry_after = answer.status, answer.headers.get("Retry-After")
+        except (aiohttp.ClientError, OSError, TimeoutError) as e:
+            raise Unavailable(f"mirror {mirror} does not answer: {_why(e)}") from None
+        if status == 200:
+            return parse_listing(body, key)
+        said = str(body.get("error") or body.get("state") or "") if isinstance(body, dict) else ""
+        if status == 503 and isinstance(body, dict) and body.get("state") == "fetching":
+            return OnItsWay(
+                _seconds(retry_after), _count(body.get("received_bytes")), _count(body.get("total_bytes"))
+            )
+        if status == 404:
+            raise NotFound(f"mirror {mirror} does not know {key}{': ' + said if said else ''}")
+        if isinstance(body, dict) and body.get("state") == "failed":
+            raise Conflict(f"mirror {mirror} could not fetch {key}: {said}", code="mirror_failed")
+        raise Unavailable(
+            f"mirror {mirror} answered {status} for {key}: {said}", retry_after_s=_seconds(retry_after)
+        )
+
+    async def download(
+        self,
+        mirror: str,
+        key: WeightsKey,
+        file: WeightsFile,
+        into: PartialFile,
+        on_bytes: Callable[[int], None],
+    ) -> None:
+        """Append what is missing of one file. Raises Unavailable when it broke off (what came is kept),
+        Conflict when the mirror now has another content, InvalidRequest when the disk is full."""
+        if into.size == file.size:
+            return
+        headers = {"Accept-Encoding": "identity"}
+        if into.size:
+            headers |= {"Range": f"bytes={into.size}-", "If-Range": f'"{file.sha256}"'}
+        url = f"{_url(mirror, key)}/files/{quote(file.path)}"
+        try:
+            async with self._session.get(url, headers=headers, timeout=TIMEOUT) as answer:
+                await self._take(answer, mirror, file, into, on_bytes)
+        except (aiohttp.ClientError, TimeoutError) as e:
+            raise Unavailable(f"mirror {mirror}, {file.path} of {key}: {_why(e)}") from None
+        except OSError as e:
+            if e.errno in (errno.ENOSPC, errno.EDQUOT):
+                raise InvalidRequest(
+                    f"disk full while writing {file.path} of {key}", code="disk_full"
+                ) from None
+            raise Unavailable(f"mirror {mirror}, {file.path} of {key}: {_why(e)}") from None
+        if into.size < file.size:
+            raise Unavailable(
+                f"mirror {mirror} broke off {file.path} of {key} at {into.size} of {file.size} bytes"
+            )
+
+    async def _take(
+        self, answer: aiohttp.ClientResponse, mirror: str, file: WeightsFile, into: PartialFile,
+        on_bytes: Callable[[int], None],
+    ) -> None:  # fmt: skip
+        if answer.status == 416:
+            await asyncio.to_thread(into.restart)
+            raise Unavailable(f"mirror {mirror} has no bytes of {file.path} from {into.size} on")
+        if answer.status not in (200, 206):
+            raise Unavailable(f"mirror {mirror} answered {answer.status} for {file.path}")
+        etag = answer.headers.get("ETag")
+        if etag is not None and etag.removeprefix("W/") != f'"{file.sha256}"':
+            raise Conflict(
+                f"mirror {mirror} now has another {file.path} than it listed", code="listing_changed"
+            )
+        if answer.status == 200 and into.size:
+            on_bytes(-into.size)
+            await asyncio.to_thread(into.restart)
+        elif answer.status == 206 and _range_start(answer.headers.get("Content-Range")) != into.size:
+            raise Unavailable(f"mirror {mirror} answered another range of {file.path} than asked")
+        pending = bytearray()
+        async for chunk in answer.content.iter_any():
+            pending += chunk
+            if into.size + len(pending) > file.size:
+                raise Conflict(
+                    f"mirror {mirror} sends more of {file.path} than it listed", code="listing_changed"
+                )
+            if len(pending) >= CHUNK_BYTES:
+                await self._write(into, pending, on_bytes)
+        await self._write(into, pending, on_bytes)
+
+    @staticmethod
+    async def _write(into: PartialFile, pending: bytearray, on_bytes: Callable[[int], None]) -> None:
+        # Shielded: a cancelled fetch must not leave the file and its hash of different lengths.
+        await asyncio.shield(asyncio.to_thread(into.append, bytes(pending)))
+        on_bytes(len(pending))
+        pending.clear()
+
+
+def _url(mirror: str, key: WeightsKey) -> str:
+    return f"{mirror.rstrip('/')}/v1/weights/{quote(key.model, safe='')}/{quote(key.version, safe='')}"
+
+
+async def _json(answer: aiohttp.ClientResponse) -> Any:
+    try:
+        return json.loads(await answer.read())
+    except ValueError:
+        return None
+
+
+def _seconds(text: str | None) -> float:
+    """Retry-After in seconds; 1 where it is absent or a date."""
+    return min(float(text), 60.0) if text is not None and text.isdigit() else 1.0
+
+
+def _count(value: Any) -> int | None:
+    return value if isinstance(value, int) and not isinstance(value, bool) and value >= 0 else None
+
+
+def _range_start(text: str | None) -> int | None:
+    """Of `bytes 100-199/200` (RFC 9110 section 14.4)."""
+    start = (text or "").removeprefix("bytes ").partition("-")[0]
+    return int(start) if start.isdigit() else None
+
+
+def _why(error: BaseException) -> str:
+    return str(error) or type(error).__name__

@@ -1,0 +1,1 @@
+"""Decisions of the agent: no I/O, clock or chance in here."""

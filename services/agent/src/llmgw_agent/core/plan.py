@@ -1,0 +1,121 @@
+"""Desired against held: what to start, drain, stop and forget.
+
+Pure and level-triggered: the same lists give the same actions, and once they are carried out, none.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from enum import Enum
+
+from llmgw_agent.core.shard import Shard, ShardState
+from llmgw_agent.core.spec import ShardSpec
+from llmgw_kit.ids import ShardId
+
+
+class Wish(Enum):
+    """The controller's word for one shard. One way only: a draining shard is never revived."""
+
+    RUN = "run"
+    DRAIN = "drain"
+    STOP = "stop"
+
+
+@dataclass(frozen=True)
+class Wanted:
+    spec: ShardSpec
+    wish: Wish
+
+
+@dataclass(frozen=True)
+class Start:
+    spec: ShardSpec
+
+
+@dataclass(frozen=True)
+class Confirm:
+    """The controller still wants a shard that an earlier agent process had not launched yet."""
+
+    shard_id: ShardId
+
+
+@dataclass(frozen=True)
+class Drain:
+    shard_id: ShardId
+
+
+@dataclass(frozen=True)
+class Stop:
+    shard_id: ShardId
+    reason: str
+
+
+@dataclass(frozen=True)
+class Forget:
+    shard_id: ShardId
+
+
+@dataclass(frozen=True)
+class DeclareAbsent:
+    """A stop is wished of a shard that is not here: say so, because GPUs are released only when an
+    exit has been seen, and silence is no exit."""
+
+    spec: ShardSpec
+
+
+Action = Start | Confirm | Drain | Stop | Forget | DeclareAbsent
+
+_BEFORE_DRAIN = frozenset(ShardState) - {ShardState.DRAINING, ShardState.STOPPING, ShardState.EXITED}
+_UNLAUNCHED = frozenset({ShardState.FETCHING, ShardState.VERIFYING, ShardState.LAUNCHING})
+
+
+def plan(held: Mapping[ShardId, Shard], desired: Iterable[Wanted]) -> tuple[Action, ...]:
+    """Actions that bring `held` to the complete list `desired`, in order of shard id.
+
+    Only for a list received in full under a current term: what is absent from it is stopped."""
+    wanted = {one.spec.shard_id: one for one in desired}
+    actions: list[Action] = []
+    for shard_id in sorted({*held, *wanted}):
+        actions += _for_one(held.get(shard_id), wanted.get(shard_id))
+    return tuple(actions)
+
+
+def _for_one(held: Shard | None, wanted: Wanted | None) -> list[Action]:
+    if held is None:
+        if wanted is None:
+            return []
+        return [Start(wanted.spec)] if wanted.wish is Wish.RUN else [DeclareAbsent(wanted.spec)]
+    shard_id = held.spec.shard_id
+    if wanted is None:
+        if held.state is ShardState.EXITED:
+            return [Forget(shard_id)]
+        return _stop(held, "orphan")
+    if _differs(held.spec, wanted.spec):
+        return _replace(held, wanted)
+    match wanted.wish:
+        case Wish.RUN:
+            # Nothing for an exited one: the controller decides about restarts, under a new shard.
+            return [Confirm(shard_id)] if held.state in _UNLAUNCHED else []
+        case Wish.DRAIN:
+            return [Drain(shard_id)] if held.state in _BEFORE_DRAIN else []
+        case Wish.STOP:
+            return _stop(held, "stopped")
+
+
+def _stop(held: Shard, reason: str) -> list[Action]:
+    if held.state in (ShardState.STOPPING, ShardState.EXITED):
+        return []
+    return [Stop(held.spec.shard_id, reason)]
+
+
+def _differs(held: ShardSpec, wanted: ShardSpec) -> bool:
+    return (held.group_epoch, held.spec_hash) != (wanted.group_epoch, wanted.spec_hash)
+
+
+def _replace(held: Shard, wanted: Wanted) -> list[Action]:
+    """The same id under another spec: the old process goes first, and is seen to be gone."""
+    if wanted.spec.group_epoch < held.spec.group_epoch:
+        return []  # an older word than the one that started what runs
+    if held.state is not ShardState.EXITED:
+        return _stop(held, "replaced")
+    fresh: Action = Start(wanted.spec) if wanted.wish is Wish.RUN else DeclareAbsent(wanted.spec)
+    return [Forget(held.spec.shard_id), fresh]

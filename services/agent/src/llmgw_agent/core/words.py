@@ -1,0 +1,131 @@
+"""What agent and controller say to each other, as core types; wire.py knows the messages."""
+
+from dataclasses import dataclass
+
+from llmgw_agent.core.devices import Device, Inventory
+from llmgw_agent.core.plan import Wanted
+from llmgw_agent.core.shard import Shard
+from llmgw_agent.core.spec import ShardSpec
+from llmgw_agent.core.weights import Held, WeightsKey
+from llmgw_kit.ids import ShardId
+
+# -- heard ---------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Welcome:
+    session_epoch: int
+    beat_interval_s: float
+    leader_name: str
+    #: HOST:PORT of all controllers the leader knows.
+    controllers: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class DesiredList:
+    """The complete list for this node."""
+
+    version: int
+    shards: tuple[Wanted, ...]
+
+
+@dataclass(frozen=True)
+class StartWord:
+    command_id: str
+    spec: ShardSpec
+
+
+@dataclass(frozen=True)
+class DrainWord:
+    command_id: str
+    shard_id: ShardId
+
+
+@dataclass(frozen=True)
+class StopWord:
+    command_id: str
+    shard_id: ShardId
+    reason: str
+
+
+@dataclass(frozen=True)
+class RemoveWord:
+    command_id: str
+    key: WeightsKey
+
+
+@dataclass(frozen=True)
+class Rejected:
+    code: str
+    text: str
+    leader_address: str | None
+
+
+@dataclass(frozen=True)
+class MoveOn:
+    leader_address: str | None
+
+
+@dataclass(frozen=True)
+class Unreadable:
+    """A message this agent does not understand: of a newer controller, or wrong."""
+
+    text: str
+    command_id: str | None = None
+
+
+Word = Welcome | DesiredList | StartWord | DrainWord | StopWord | RemoveWord | Rejected | MoveOn | Unreadable
+
+
+@dataclass(frozen=True)
+class Heard:
+    """A word, under the lease term of who says it."""
+
+    term: int
+    word: Word
+
+
+# -- said ----------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Hello:
+    node_id: str
+    boot_id: str
+    agent_instance: str
+    version: str
+    highest_term_seen: int | None
+    inventory: Inventory
+    shards: tuple[Shard, ...]
+    weights: tuple[Held, ...]
+
+
+@dataclass(frozen=True)
+class DevicesReport:
+    devices: tuple[Device, ...]
+
+
+@dataclass(frozen=True)
+class ShardsReport:
+    shards: tuple[Shard, ...]
+
+
+@dataclass(frozen=True)
+class WeightsReport:
+    weights: tuple[Held, ...]
+    disk_free_bytes: int | None
+
+
+@dataclass(frozen=True)
+class Result:
+    command_id: str
+    accepted: bool
+    message: str
+
+
+@dataclass(frozen=True)
+class Beat:
+    sequence: int
+
+
+Said = Hello | Inventory | DevicesReport | ShardsReport | WeightsReport | Result | Beat

@@ -1,0 +1,222 @@
+"""One conversation with a leader: everything observed goes up, its words come down."""
+
+import asyncio
+import logging
+from dataclasses import replace
+
+from llmgw_agent.core.devices import Device, DeviceState, Inventory
+from llmgw_agent.core.session import DesiredGate
+from llmgw_agent.core.shard import Shard
+from llmgw_agent.core.weights import Held
+from llmgw_agent.core.words import (
+    Beat,
+    DesiredList,
+    DevicesReport,
+    DrainWord,
+    Heard,
+    Hello,
+    MoveOn,
+    Rejected,
+    RemoveWord,
+    Result,
+    Said,
+    ShardsReport,
+    StartWord,
+    StopWord,
+    Unreadable,
+    WeightsReport,
+    Welcome,
+    Word,
+)
+from llmgw_agent.loops.view import View
+from llmgw_agent.loops.waiting import within
+from llmgw_agent.ports import ControllerStream
+from llmgw_kit.clock import Clock
+from llmgw_kit.errors import LlmgwError
+from llmgw_kit.ids import ShardId
+
+log = logging.getLogger(__name__)
+
+#: Changes are gathered so long before they are sent: a launch is several in a row.
+COALESCE_S = 0.05
+#: Disk and temperatures drift all the time; they go up this often unless something else changed.
+DRIFT_S = 30.0
+
+
+class SessionOver(Exception):
+    """The stream has ended; `leader` is who to ask instead, when told."""
+
+    def __init__(self, text: str, *, code: str = "ended", leader: str | None = None) -> None:
+        super().__init__(text)
+        self.code = code
+        self.leader = leader
+
+
+class Session:
+    """After Welcome. `moved` is set when the controller asks us to leave for another."""
+
+    def __init__(
+        self, stream: ControllerStream, term: int, welcome: Welcome, hello: Hello, view: View, clock: Clock
+    ) -> None:
+        self.stream, self.term, self.welcome = stream, term, welcome
+        self.moved = asyncio.Event()
+        self.move_to: str | None = None
+        self._view, self._clock = view, clock
+        self._desired = DesiredGate()
+        self._sent = _Sent(hello)
+
+    async def run(self) -> None:
+        """Until it ends: always by raising SessionOver."""
+        tasks = [
+            asyncio.create_task(self._listen(), name="listen"),
+            asyncio.create_task(self._report(), name="report"),
+            asyncio.create_task(self._beat(), name="beat"),
+        ]
+        try:
+            await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+            for task in tasks:
+                if task.done():
+                    task.result()
+        except LlmgwError as e:
+            leader = getattr(e, "leader_address", None)
+            raise SessionOver(e.text, code=e.code, leader=leader) from None
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+            await self.stream.close()
+
+    async def _say(self, said: Said) -> None:
+        await self.stream.say(self.welcome.session_epoch, said)
+
+    # -- up ------------------------------------------------------------------------------------
+
+    async def _beat(self) -> None:
+        sequence = 0
+        while True:
+            sequence += 1
+            await self._say(Beat(sequence))
+            await self._clock.sleep(self.welcome.beat_interval_s)
+
+    async def _report(self) -> None:
+        """Changes at once, everything each beat: a lost word must not be lost for long."""
+        seen = -1  # what changed between Hello and now goes first
+        while True:
+            change = asyncio.ensure_future(self._view.changes.after(seen))
+            try:
+                changed = await within(change, self._clock, self.welcome.beat_interval_s)
+            finally:
+                change.cancel()
+                await asyncio.gather(change, return_exceptions=True)
+            if changed:
+                await self._clock.sleep(COALESCE_S)
+            seen = self._view.changes.count
+            for said in self._sent.news(self._view, now=self._clock.monotonic_s(), everything=not changed):
+                await self._say(said)
+
+    # -- down ----------------------------------------------------------------------------------
+
+    async def _listen(self) -> None:
+        while (heard := await self.stream.hear()) is not None:
+            await self._obey(heard)
+        raise SessionOver("the controller ended the stream")
+
+    async def _obey(self, heard: Heard) -> None:
+        if heard.term < self.term:
+            raise SessionOver(
+                f"a message under term {heard.term} in a session of term {self.term}: refused",
+                code="stale_term",
+            )
+        match heard.word:
+            case DesiredList(version, shards):
+                if not self._desired.admits(version):
+                    log.warning("desired list %d after %s: dropped", version, self._desired.version)
+                    return
+                self._desired = DesiredGate(version)
+                self._view.node.apply(shards)
+            case Rejected(code, text, leader):
+                raise SessionOver(text, code=code, leader=leader)
+            case MoveOn(leader):
+                self.move_to = leader
+                self.moved.set()
+            case word:
+                await self._command(word)
+
+    async def _command(self, word: Word) -> None:
+        match word:
+            case StartWord() | DrainWord() | StopWord() | RemoveWord():
+                try:
+                    result = Result(word.command_id, True, await self._do(word))
+                except LlmgwError as e:
+                    result = Result(word.command_id, False, e.text)
+                await self._say(result)
+            case Unreadable(text, command_id):
+                log.error("the controller said something unreadable: %s", text)
+                if command_id is not None:
+                    await self._say(Result(command_id, False, text))
+            case _:
+                log.error("the controller sent %s in the middle of a session; ignored", type(word).__name__)
+
+    async def _do(self, word: StartWord | DrainWord | StopWord | RemoveWord) -> str:
+        """What was done, for people. Raises LlmgwError saying why it was not."""
+        node = self._view.node
+        match word:
+            case StartWord():
+                return node.start(word.spec)
+            case DrainWord():
+                return node.drain(word.shard_id)
+            case StopWord():
+                return node.stop(word.shard_id, word.reason)
+            case RemoveWord():
+                said = await node.remove_weights(word.key)
+                await self._view.refresh()
+                return said
+
+
+class _Sent:
+    """What the controller was told last, so that only news is sent."""
+
+    def __init__(self, hello: Hello) -> None:
+        self._shards: dict[ShardId, Shard] = {one.spec.shard_id: one for one in hello.shards}
+        self._inventory = hello.inventory
+        self._weights: tuple[Held, ...] = hello.weights
+        self._drifted_at: float | None = None
+
+    def news(self, view: View, *, now: float, everything: bool) -> list[Said]:
+        """Messages for what differs from what was sent; all shards with `everything`."""
+        said: list[Said] = []
+        shards = view.shards()
+        changed = [one for shard_id, one in shards.items() if everything or self._shards.get(shard_id) != one]
+        if changed:
+            said.append(ShardsReport(tuple(changed)))
+        self._shards = shards
+        drift = self._drifted_at is None or now - self._drifted_at >= DRIFT_S
+        if drift:
+            self._drifted_at = now
+        said += self._inventory_news(view.inventory, drift=drift)
+        if view.weights != self._weights:
+            said.append(WeightsReport(view.weights, view.inventory.disk_free_bytes))
+            self._weights = view.weights
+        return said
+
+    def _inventory_news(self, after: Inventory, *, drift: bool) -> list[Said]:
+        before = self._inventory
+        if _fixed(before) != _fixed(after) or (drift and before != after):
+            self._inventory = after
+            return [after]
+        if _health(before.devices) != _health(after.devices):
+            self._inventory = after
+            return [DevicesReport(after.devices)]
+        return []
+
+
+def _fixed(inventory: Inventory) -> Inventory:
+    """Without what drifts: the devices' names stay, their readings go."""
+    bare = tuple(
+        Device(d.device_id, d.index, d.gpu_class, d.vendor, d.memory_total_bytes) for d in inventory.devices
+    )
+    return replace(inventory, devices=bare, disk_free_bytes=None)
+
+
+def _health(devices: tuple[Device, ...]) -> list[tuple[str, DeviceState, str | None]]:
+    return [(one.device_id, one.state, one.reason) for one in devices]
