@@ -96,6 +96,8 @@ class Explanation:
     filters: tuple[Filtered, ...]
     fitting: tuple[NodeId, ...]
     near_misses: tuple[NearMiss, ...]
+    #: With fit AFTER_EVICTION: the idle replicas whose leaving makes the room, as few as possible.
+    leaving: tuple[ReplicaId, ...]
     #: With fit NOW: where it goes.
     spots: tuple[Spot, ...]
 

@@ -14,7 +14,6 @@ from llmgw_controller.core.activity import (
     Verdicts,
 )
 from llmgw_controller.core.catalog import Model
-from llmgw_controller.core.hearing import is_learning
 from llmgw_controller.core.replica import is_unreachable
 from llmgw_controller.core.state import Phase, ReplicaRow, ShardReport, Snapshot
 from llmgw_kit.ids import ReplicaId, RouterId
@@ -68,20 +67,23 @@ def fresh_routers(snapshot: Snapshot) -> dict[RouterId, RouterReport]:
     return {name: one for name, one in sorted(activity.routers.items()) if activity.now - one.at <= limit}
 
 
-def evictable(snapshot: Snapshot, verdicts: Verdicts, now: float) -> frozenset[ReplicaId]:
-    """Rule 6: what is Idle and ready long enough, and not to be kept. Nothing while the leader learns."""
-    if is_learning(snapshot, now):
-        return frozenset()
+def idle_replicas(snapshot: Snapshot, verdicts: Verdicts) -> frozenset[ReplicaId]:
+    """Those whose leaving would cost nobody a running request, whatever their age: what an explanation
+    may point an operator to. What may be evicted without asking is `may_leave`, which is narrower."""
     return frozenset(
         row.replica_id
         for row in snapshot.stored.replicas.values()
-        if (model := snapshot.catalog.models.get(row.model)) is not None
-        and may_leave(snapshot, row, model, verdicts, now)
+        if row.phase is Phase.READY
+        and isinstance(verdicts.by_replica.get(row.replica_id), Idle)
+        and (model := snapshot.catalog.models.get(row.model)) is not None
+        and not model.pinned
+        and not snapshot.held.get(row.model)
     )
 
 
 def may_leave(snapshot: Snapshot, row: ReplicaRow, model: Model, verdicts: Verdicts, now: float) -> bool:
-    """The replica is idle beyond doubt and past its residency, and nobody waits for its model."""
+    """Rule 6: the replica is idle beyond doubt and long enough, past its residency, and nobody waits for
+    its model. The caller sees to it that nothing leaves while the leader learns."""
     found = verdicts.by_replica.get(row.replica_id)
     return (
         row.phase is Phase.READY

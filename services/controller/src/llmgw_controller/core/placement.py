@@ -6,9 +6,10 @@ needs no fabric. First filters, each with a word, then a score; the explanation 
 filters, and the ceiling (would it fit if all that is evictable were gone) is the same search again.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from itertools import combinations
+from types import MappingProxyType
 
 from llmgw_controller.core.catalog import Model, Profile
 from llmgw_controller.core.claims import Device, Room, Rooms, Use
@@ -95,12 +96,15 @@ def explain(
             ceiling.append(node_id)
             near.append(_near_miss(room, profile, evictable))
     chosen = _choose(model, profile, rooms, fitting)
+    leaving: tuple[ReplicaId, ...] = ()
     if chosen is not None:
         fit = Fit.NOW
-    elif _choose(model, profile, rooms, ceiling) is not None:
-        fit = Fit.AFTER_EVICTION
     else:
-        fit = Fit.NEVER
+        # The ceiling: the same search with all that is evictable gone, fewest leaving first.
+        evict = {miss.node_id: miss.evict for miss in near}
+        emptied = _choose(model, profile, rooms, ceiling, evict)
+        fit = Fit.NEVER if emptied is None else Fit.AFTER_EVICTION
+        leaving = tuple(sorted({name for node_id in emptied or () for name in evict.get(node_id, ())}))
     return Explanation(
         profile=profile.name,
         fit=fit,
@@ -110,6 +114,7 @@ def explain(
         filters=tuple(Filtered(reason, tuple(filtered[reason])) for reason in Reason if reason in filtered),
         fitting=tuple(fitting),
         near_misses=tuple(near),
+        leaving=leaving,
         spots=tuple(_spot(rooms[node_id], profile) for node_id in chosen or ()),
     )
 
@@ -178,7 +183,11 @@ def _too_full(room: Room, profile: Profile, evictable: frozenset[ReplicaId]) -> 
 
 
 def _choose(
-    model: Model, profile: Profile, rooms: Rooms, fitting: Iterable[NodeId]
+    model: Model,
+    profile: Profile,
+    rooms: Rooms,
+    fitting: Iterable[NodeId],
+    evict: Mapping[NodeId, tuple[ReplicaId, ...]] = MappingProxyType({}),
 ) -> tuple[NodeId, ...] | None:
     """The best nodes for all shards, by rank; None when no fabric holds them all."""
     nodes = list(fitting)
@@ -187,11 +196,14 @@ def _choose(
     else:
         fabrics = sorted({fabric for node_id in nodes for fabric in rooms[node_id].node.fabrics})
         groups = [[n for n in nodes if fabric in rooms[n].node.fabrics] for fabric in fabrics]
-    best: tuple[tuple[tuple[bool, int, int], ...], tuple[NodeId, ...]] | None = None
+    best: tuple[tuple[tuple[int, bool, int, int], ...], tuple[NodeId, ...]] | None = None
     for group in groups:
         if len(group) < profile.nodes:
             continue
-        scored = sorted((_score(model, profile, rooms[node_id]), node_id) for node_id in group)
+        scored = sorted(
+            ((len(evict.get(node_id, ())), *_score(model, profile, rooms[node_id])), node_id)
+            for node_id in group
+        )
         picked = scored[: profile.nodes]
         # Among fabrics the one whose worst node is best; then by name, for the order is theirs.
         rank = tuple(sorted((score for score, _ in picked), reverse=True))

@@ -6,7 +6,7 @@ from llmgw_controller.core.catalog import Model, spec_hash
 from llmgw_controller.core.claims import rooms, with_claim
 from llmgw_controller.core.draft import Draft
 from llmgw_controller.core.hearing import is_learning
-from llmgw_controller.core.idleness import evictable
+from llmgw_controller.core.idleness import idle_replicas
 from llmgw_controller.core.placement import Placement, Refusal, place
 from llmgw_controller.core.plan import FetchWeights, PutReplica, Reserve, Severity, Start
 from llmgw_controller.core.replica import with_phase
@@ -26,7 +26,7 @@ def place_waiting(draft: Draft) -> None:
     if not waiting:
         return
     found = rooms(draft.snapshot, draft.now)
-    idle = evictable(draft.snapshot, draft.verdicts, draft.now)
+    idle = idle_replicas(draft.snapshot, draft.verdicts)
     for row, model in sorted(waiting, key=_order):
         answer = place(
             model, found, replica_id=row.replica_id, group_epoch=row.group_epoch + 1, evictable=idle

@@ -1,0 +1,147 @@
+"""Trouble first: what is wrong now, why, and what to type. Notes are things to know that hurt nobody yet."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from llmgw_controller.core.activity import Unknown, Verdicts
+from llmgw_controller.core.claims import Device, Room, Rooms, Use
+from llmgw_controller.core.hearing import NodeState, brake, is_learning, last_seen
+from llmgw_controller.core.plan import Severity
+from llmgw_controller.core.state import DeviceState, Phase, Snapshot, Wish
+from llmgw_controller.core.words import counted, gib, lasting
+
+#: Reasons of the whole watch, not of one replica: told once.
+_WATCH = {
+    "redis_not_configured": "no Redis is configured: nothing can be called idle",
+    "redis_unreachable": "Redis does not answer",
+    "watch_restarted": "Redis lost its map; routers send theirs again",
+    "router_silent": "a member router is not heard",
+    "router_resending": "a router has not sent its whole map again yet",
+}
+
+
+@dataclass(frozen=True)
+class Trouble:
+    severity: Severity
+    kind: str
+    subject: str
+    text: str
+    since: float | None = None
+    #: A command to type.
+    fix: str | None = None
+
+
+def troubles(snapshot: Snapshot, rooms: Rooms, verdicts: Verdicts, now: float) -> tuple[Trouble, ...]:
+    """Trouble before notes; within each by where it is, nodes first."""
+    found = [
+        *_leader(snapshot, now),
+        *(one for room in rooms.values() for one in _node(snapshot, room, now)),
+        *_replicas(snapshot, now),
+        *(
+            one
+            for room in rooms.values()
+            for device in room.devices
+            for one in _device(snapshot, room, device)
+        ),
+        *_watch(snapshot, verdicts),
+        *_catalog(snapshot),
+    ]
+    return tuple(sorted(found, key=lambda one: one.severity is not Severity.TROUBLE))
+
+
+def _leader(snapshot: Snapshot, now: float) -> Iterator[Trouble]:
+    if is_learning(snapshot, now):
+        left_s = snapshot.term_started + snapshot.intervals.learning_window_s - now
+        text = f"a new leader hears the nodes first, for {lasting(left_s)} at most: nobody is judged yet"
+        yield Trouble(Severity.NOTE, "learning", "controller", text, snapshot.term_started)
+    brakes = brake(snapshot, now)
+    if brakes.on and not is_learning(snapshot, now):
+        text = f"{brakes.silent} of {counted(brakes.known, 'node')} silent together: none is judged lost"
+        yield Trouble(Severity.TROUBLE, "brake_on", "controller", text)
+
+
+def _node(snapshot: Snapshot, room: Room, now: float) -> Iterator[Trouble]:
+    node_id = room.node.node_id
+    held = sum(device.use is Use.CLAIMED for device in room.devices)
+    if room.state is NodeState.UNREACHABLE and not is_learning(snapshot, now):
+        seen = last_seen(snapshot, node_id)
+        left_s = seen + snapshot.intervals.lost_after_s - now
+        when = f"lost in {lasting(left_s)}" if left_s > 0 else "held back from lost by the brake"
+        text = f"unreachable for {lasting(now - seen)}; {when}. "
+        text += f"Its {counted(held, 'GPU')} stay claimed." if held else "It holds nothing."
+        yield Trouble(Severity.TROUBLE, "node_unreachable", node_id, text, seen)
+    elif room.state is NodeState.LOST:
+        text = f"lost; {counted(room.tombstones, 'engine')} given up there"
+        yield Trouble(Severity.TROUBLE, "node_lost", node_id, text, room.node.lost_at)
+    elif room.tombstones:
+        text = f"back from lost; takes work when {counted(room.tombstones, 'old engine')} exited"
+        yield Trouble(Severity.NOTE, "node_returning", node_id, text, room.node.lost_at)
+
+
+def _device(snapshot: Snapshot, room: Room, device: Device) -> Iterator[Trouble]:
+    subject = f"{device.node_id}:{device.index}"
+    report = device.report
+    if device.use is Use.UNHEALTHY:
+        missing = report is None or report.state is DeviceState.MISSING
+        why = (report.reason if report else None) or ("not in the inventory" if missing else "no reason told")
+        holds = f"; {device.replica_id} is on it" if device.replica_id else ""
+        kind, word = ("device_missing", "missing") if missing else ("device_unhealthy", "unhealthy")
+        yield Trouble(Severity.TROUBLE, kind, subject, f"{word}: {why}{holds}")
+    if report and (report.foreign_used_bytes or 0) >= snapshot.intervals.foreign_bytes:
+        text = f"foreign use, {gib(report.foreign_used_bytes or 0)} by processes not started by us"
+        yield Trouble(Severity.NOTE, "foreign_use", subject, text)
+    if device.stale and room.state is not NodeState.LOST:
+        text = f"held by an engine of {device.replica_id} that no row knows; it is being ended"
+        yield Trouble(Severity.NOTE, "stale_engine", subject, text)
+
+
+def _replicas(snapshot: Snapshot, now: float) -> Iterator[Trouble]:
+    unplaceable: set[str] = set()
+    for _, row in sorted(snapshot.stored.replicas.items()):
+        if row.wish is not Wish.SERVE:
+            continue
+        reason = row.reason or "no reason was told"
+        if row.phase is Phase.UNPLACEABLE and row.model not in unplaceable:
+            unplaceable.add(row.model)
+            yield Trouble(
+                Severity.TROUBLE,
+                "unplaceable",
+                row.model,
+                f"cannot be placed for {lasting(now - row.since)}: {reason}",
+                row.since,
+                f"llmgwctl why {row.model}",
+            )
+        elif row.phase is Phase.BACKOFF and row.failures:
+            left = lasting((row.until or now) - now)
+            text = f"start {row.failures} failed: {reason}; again in {left}"
+            yield Trouble(Severity.TROUBLE, "replica_backoff", row.replica_id, text, row.since)
+        elif row.phase is Phase.FAILED:
+            text = f"given up after {counted(row.failures, 'start')}: {reason}"
+            yield Trouble(Severity.TROUBLE, "replica_failed", row.replica_id, text, row.since)
+
+
+def _watch(snapshot: Snapshot, verdicts: Verdicts) -> Iterator[Trouble]:
+    by_reason: dict[str, list[str]] = {}
+    for replica_id, verdict in sorted(verdicts.by_replica.items()):
+        if isinstance(verdict, Unknown):
+            by_reason.setdefault(verdict.reason, []).append(replica_id)
+    for reason, names in sorted(by_reason.items()):
+        if reason in _WATCH:
+            text = f"idleness of {counted(len(names), 'replica')} unknown: {_WATCH[reason]}"
+            yield Trouble(Severity.NOTE, "idleness_unknown", "idleness", text)
+        else:
+            for name in names:
+                text = f"idleness unknown: {reason.replace('_', ' ')}"
+                yield Trouble(Severity.NOTE, "idleness_unknown", name, text)
+
+
+def _catalog(snapshot: Snapshot) -> Iterator[Trouble]:
+    for name in snapshot.catalog.shadowed:
+        text = "stored and configured: the configuration is used"
+        yield Trouble(Severity.NOTE, "model_shadowed", name, text)
+    for name in sorted(snapshot.stored.models):
+        if name not in snapshot.catalog.models:
+            text = "its stored form cannot be read; what runs of it is left alone"
+            yield Trouble(
+                Severity.TROUBLE, "model_unreadable", name, text, None, f"llmgwctl model remove {name}"
+            )

@@ -1,0 +1,257 @@
+"""The one view of the fleet at one moment: every table and every sum of `status` is a part of it.
+
+Close to operator.proto's rows, so that mapping is all the servicer does. Times are the term clock, which
+starts from the database's wall clock. None is unknown.
+"""
+
+from dataclasses import dataclass
+
+from llmgw_controller.core.activation import progress_of
+from llmgw_controller.core.activity import Verdict, Verdicts
+from llmgw_controller.core.availability import Availability, live_rows, model_state
+from llmgw_controller.core.capacity import (
+    ClassCapacity,
+    DeviceLine,
+    FabricLine,
+    classes,
+    device_line,
+    fabrics,
+)
+from llmgw_controller.core.catalog import Model, Source
+from llmgw_controller.core.claims import Rooms, rooms
+from llmgw_controller.core.hearing import NodeState, brake, is_learning, report_of
+from llmgw_controller.core.idleness import fresh_routers, idle_replicas
+from llmgw_controller.core.replica import is_routable, is_unreachable
+from llmgw_controller.core.routes import endpoint_url
+from llmgw_controller.core.state import (
+    HeldWeights,
+    Phase,
+    ReplicaRow,
+    Schedulability,
+    ShardReport,
+    ShardRow,
+    Snapshot,
+)
+from llmgw_controller.core.trouble import Trouble, troubles
+from llmgw_kit.ids import ModelId, NodeId, ReplicaId
+
+#: A model's replicas in these are on their way up.
+RISING = frozenset({Phase.WANTED, Phase.RESERVED, Phase.STARTING, Phase.BACKOFF})
+
+
+@dataclass(frozen=True)
+class NodeCounts:
+    heard: int
+    silent: int
+    lost: int
+
+
+@dataclass(frozen=True)
+class RouterCounts:
+    members: int
+    heard: int
+    #: Of the members that are heard; None: none is.
+    oldest_report_s: float | None
+
+
+@dataclass(frozen=True)
+class NodeLine:
+    node_id: NodeId
+    state: NodeState
+    schedulability: Schedulability
+    #: None: not heard in this term.
+    beat_age_s: float | None
+    fabrics: tuple[str, ...]
+    pool: str | None
+    devices: tuple[DeviceLine, ...]
+    replica_ids: tuple[ReplicaId, ...]
+    version: str
+    address: str
+    disk_free_bytes: int | None
+    weights: tuple[HeldWeights, ...]
+
+
+@dataclass(frozen=True)
+class ShardLine:
+    shard: ShardRow
+    #: None: no agent has spoken of it in this term.
+    report: ShardReport | None
+
+
+@dataclass(frozen=True)
+class ReplicaLine:
+    row: ReplicaRow
+    unreachable: bool
+    shards: tuple[ShardLine, ...]
+    #: Devices it holds now.
+    gpus: int
+    in_flight: int | None
+    #: None: neither ready nor draining, so there is nothing to judge.
+    verdict: Verdict | None
+    last_asked_at: float | None
+    progress: float | None
+    url: str | None
+
+
+@dataclass(frozen=True)
+class ModelLine:
+    model: ModelId
+    aliases: tuple[str, ...]
+    availability: Availability
+    reason: str | None
+    wanted: int
+    ready: int
+    starting: int
+    gpus: int
+    in_flight: int | None
+    held: int
+    last_asked_at: float | None
+    source: Source
+    profiles: tuple[str, ...]
+    eta_s: float | None
+
+
+@dataclass(frozen=True)
+class FleetView:
+    at: float
+    #: Age of the oldest part that counts as heard: beats of nodes in reach.
+    age_s: float
+    term: int
+    learning: bool
+    brake: bool
+    trouble: tuple[Trouble, ...]
+    capacity: tuple[ClassCapacity, ...]
+    fabrics: tuple[FabricLine, ...]
+    node_counts: NodeCounts
+    router_counts: RouterCounts
+    nodes: tuple[NodeLine, ...]
+    replicas: tuple[ReplicaLine, ...]
+    models: tuple[ModelLine, ...]
+
+    @property
+    def devices(self) -> tuple[DeviceLine, ...]:
+        return tuple(line for node in self.nodes for line in node.devices)
+
+
+def fleet_view(snapshot: Snapshot, verdicts: Verdicts, now: float) -> FleetView:
+    found = rooms(snapshot, now)
+    nodes = tuple(_node(snapshot, found, node_id, verdicts, now) for node_id in found)
+    devices = tuple(line for node in nodes for line in node.devices)
+    replicas = tuple(
+        _replica(snapshot, row, verdicts, now) for _, row in sorted(snapshot.stored.replicas.items())
+    )
+    beats = [
+        node.beat_age_s for node in nodes if node.state is NodeState.READY and node.beat_age_s is not None
+    ]
+    return FleetView(
+        at=now,
+        age_s=max(beats, default=0.0),
+        term=snapshot.term,
+        learning=is_learning(snapshot, now),
+        brake=brake(snapshot, now).on,
+        trouble=troubles(snapshot, found, verdicts, now),
+        capacity=classes(devices),
+        fabrics=fabrics(found, idle_replicas(snapshot, verdicts)),
+        node_counts=_node_counts(nodes),
+        router_counts=_router_counts(snapshot),
+        nodes=nodes,
+        replicas=replicas,
+        models=tuple(_model(snapshot, model, replicas, now) for model in snapshot.catalog.sorted_models()),
+    )
+
+
+def _node(snapshot: Snapshot, found: Rooms, node_id: NodeId, verdicts: Verdicts, now: float) -> NodeLine:
+    room = found[node_id]
+    heard = snapshot.heard.get(node_id)
+    return NodeLine(
+        node_id=node_id,
+        state=room.state,
+        schedulability=room.node.schedulability,
+        beat_age_s=max(0.0, now - heard.heard_at) if heard else None,
+        fabrics=room.node.fabrics,
+        pool=room.node.pool,
+        devices=tuple(device_line(device, snapshot.stored, verdicts) for device in room.devices),
+        replica_ids=tuple(
+            row.replica_id
+            for _, row in sorted(snapshot.stored.replicas.items())
+            if any(shard.node_id == node_id and not shard.released for shard in row.shards)
+        ),
+        version=room.node.version,
+        address=room.node.address,
+        disk_free_bytes=heard.disk_free_bytes if heard else None,
+        weights=heard.weights if heard else (),
+    )
+
+
+def _replica(snapshot: Snapshot, row: ReplicaRow, verdicts: Verdicts, now: float) -> ReplicaLine:
+    return ReplicaLine(
+        row=row,
+        unreachable=is_unreachable(row, snapshot, now),
+        shards=tuple(ShardLine(shard, report_of(snapshot, shard)) for shard in row.shards),
+        gpus=sum(len(shard.device_ids) for shard in row.shards if not shard.released),
+        in_flight=_in_flight(snapshot, row, verdicts),
+        verdict=verdicts.by_replica.get(row.replica_id),
+        last_asked_at=_last_asked(snapshot, row.replica_id, now),
+        progress=progress_of(snapshot, row) if row.phase in RISING else None,
+        url=endpoint_url(snapshot, row),
+    )
+
+
+def _model(snapshot: Snapshot, model: Model, replicas: tuple[ReplicaLine, ...], now: float) -> ModelLine:
+    state = model_state(snapshot, model, now)
+    wanted = live_rows(snapshot, model)
+    mine = [line for line in replicas if line.row.model == model.name]
+    flights = [line.in_flight for line in mine]
+    known = [count for count in flights if count is not None]
+    asked = [line.last_asked_at for line in mine if line.last_asked_at is not None]
+    return ModelLine(
+        model=model.name,
+        aliases=model.aliases,
+        availability=state.availability,
+        reason=state.reason,
+        wanted=len(wanted),
+        ready=sum(is_routable(row, snapshot, now) for row in wanted),
+        starting=sum(row.phase in RISING for row in wanted),
+        gpus=sum(line.gpus for line in mine),
+        in_flight=sum(known) if len(known) == len(flights) else None,
+        held=snapshot.held.get(model.name, 0),
+        last_asked_at=max(asked, default=None),
+        source=model.source,
+        profiles=tuple(profile.name for profile in model.profiles),
+        eta_s=state.eta_s,
+    )
+
+
+def _in_flight(snapshot: Snapshot, row: ReplicaRow, verdicts: Verdicts) -> int | None:
+    """Over all member routers, or unknown: a sum without one of them would only be a lower bound."""
+    if row.replica_id not in verdicts.by_replica:
+        return 0  # No engine that could have one.
+    fresh = fresh_routers(snapshot)
+    if snapshot.activity.map is None or any(name not in fresh for name in snapshot.stored.routers):
+        return None
+    return sum(report.in_flight.get(row.replica_id, 0) for report in fresh.values())
+
+
+def _last_asked(snapshot: Snapshot, replica_id: ReplicaId, now: float) -> float | None:
+    activity = snapshot.activity.map
+    if activity is None or replica_id not in activity.touched:
+        return None
+    # An age crosses from Redis's clock to ours; a time would not.
+    return now - max(0.0, activity.now - activity.touched[replica_id])
+
+
+def _node_counts(nodes: tuple[NodeLine, ...]) -> NodeCounts:
+    states = [node.state for node in nodes]
+    return NodeCounts(
+        heard=states.count(NodeState.READY),
+        silent=states.count(NodeState.UNREACHABLE) + states.count(NodeState.ENROLLED),
+        lost=states.count(NodeState.LOST),
+    )
+
+
+def _router_counts(snapshot: Snapshot) -> RouterCounts:
+    fresh = fresh_routers(snapshot)
+    heard = [name for name in sorted(snapshot.stored.routers) if name in fresh]
+    activity = snapshot.activity.map
+    ages = [max(0.0, activity.now - fresh[name].at) for name in heard] if activity else []
+    return RouterCounts(len(snapshot.stored.routers), len(heard), max(ages, default=None))
