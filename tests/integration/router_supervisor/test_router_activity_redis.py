@@ -150,10 +150,8 @@ class Bench:
         self.clock = FakeClock()
         self.fleet = Fleet()
         board = Board(self.fleet, self.clock)
-        rows = [row("m/1"), row("m/2")]
-        board.publish(
-            Routes(term=1, version=1, endpoints={r.endpoint_id: r for r in rows}), Source.CONTROLLER
-        )
+        rows = {r.endpoint_id: r for r in (row("m/1"), row("m/2"))}
+        board.publish(Routes(term=1, version=1, endpoints=rows), Source.CONTROLLER)
         self.store = RedisActivity(server.url, router_id=router_id, incarnation=router_id, ttl_s=TTL_S)
         self.loop = ActivityLoop(self.store, self.fleet, board, self.clock, tick_s=5.0)
 
@@ -174,7 +172,7 @@ async def routers(server: EmbeddedRedis) -> AsyncIterator[tuple[Bench, Bench]]:
 async def fields(server: EmbeddedRedis, key: str) -> dict[str, str]:
     client = redis.asyncio.Redis.from_url(server.url, decode_responses=True)
     try:
-        return dict(await client.hgetall(key))
+        return {str(name): str(value) for name, value in (await client.hgetall(key)).items()}
     finally:
         await client.aclose()
 
