@@ -1,4 +1,4 @@
-"""A RoutingService in the test's hand, over real gRPC: leads or stands by, and says what it is told to say."""
+"""A RoutingService in the test's hand, over real gRPC: leads or stands by, says what it is told to."""
 
 import asyncio
 import contextlib

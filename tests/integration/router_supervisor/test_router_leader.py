@@ -1,4 +1,4 @@
-"""Following the leading controller over real gRPC: failover, stale terms, gaps, acknowledgements, kept routes."""
+"""Following the leading controller over real gRPC: failover, stale terms, gaps, acks, kept routes."""
 
 import asyncio
 import contextlib
@@ -96,8 +96,9 @@ async def test_a_snapshot_then_deltas_reach_the_workers_whole() -> None:
 
 async def test_a_standby_is_left_for_the_leader_it_names_even_if_no_list_has_it() -> None:
     leader = RoutingBench()
-    async with leader, RoutingBench(leading=False, leader=leader.address) as standby:
-        async with following(standby.address) as one:
+    async with leader:
+        standby = RoutingBench(leading=False, leader=leader.address)
+        async with standby, following(standby.address) as one:
             await until(lambda: one.follower.leader == leader.address, "leader")
 
 
@@ -279,10 +280,15 @@ async def test_kept_routes_serve_a_restart_without_controllers_after_a_probe(tmp
             await asyncio.wait([running, using])
 
 
-@pytest.mark.parametrize(
-    "content",
-    ["", "{", '{"format": 1}', '{"format":2,"term":1,"version":1,"endpoints":[],"models":[],"fleet":null}'],
-)
+UNREADABLE = {
+    "empty": "",
+    "cut": "{",
+    "fields missing": '{"format":1}',
+    "a later format": '{"format":2,"term":1,"version":1,"endpoints":[],"models":[],"fleet":null}',
+}
+
+
+@pytest.mark.parametrize("content", UNREADABLE.values(), ids=UNREADABLE.keys())
 def test_a_kept_file_that_cannot_be_read_is_no_file(tmp_path: Path, content: str) -> None:
     (tmp_path / "routes.json").write_text(content)
     assert RoutesFile(tmp_path).load() is None
