@@ -88,6 +88,12 @@ def require_disk(folder: Path) -> None:
         )
 
 
+def clear_folder(folder: Path) -> None:
+    """Remove what an earlier run left: a run starts from nothing, so that its first request finds a cold model."""
+    for name in ("config", "data", "log"):
+        shutil.rmtree(folder / name, ignore_errors=True)
+
+
 def lock_folder(folder: Path) -> IO[str]:
     """Hold the folder for this lab until the returned file is closed or we die. Raises StartupError."""
     lock = (folder / "lock").open("a+")

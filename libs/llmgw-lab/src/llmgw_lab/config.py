@@ -10,6 +10,9 @@ from urllib.parse import unquote, urlsplit
 
 from llmgw_lab.layout import HOST, Layout, Node
 
+#: A laptop's disk is smaller than a node's; checks.py has made sure of room before the start.
+DISK_RESERVE_BYTES = 128 << 20
+
 
 @dataclass(frozen=True)
 class Configuration:
@@ -54,6 +57,7 @@ def mirror(layout: Layout, *, dsn: str, models: Sequence[Mapping[str, Any]]) -> 
         "data_dir": str(layout.data("mirror")),
         "dsn": dsn,
         "file_roots": roots,
+        "disk_reserve_bytes": DISK_RESERVE_BYTES,
     }
     return Configuration("mirror", settings)
 
@@ -69,7 +73,11 @@ def agent(layout: Layout, node: Node) -> Configuration:
         "data_dir": str(layout.data(node.node_id)),
         "engine_ports": f"{first}-{last}",
         "inventory": "declared",
-        "devices": [{"gpu_class": gpu.gpu_class, "memory_bytes": gpu.memory_bytes} for gpu in node.gpus],
+        "devices": [
+            {"id": f"gpu-{index}", "gpu_class": gpu.gpu_class, "memory": gpu.memory_bytes}
+            for index, gpu in enumerate(node.gpus)
+        ],
+        "disk_reserve": DISK_RESERVE_BYTES,
     }
     return Configuration(node.node_id, settings)
 

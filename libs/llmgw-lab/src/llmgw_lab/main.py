@@ -54,6 +54,7 @@ def cli(once: bool, folder: Path, model: str, free_ports: bool) -> None:  # noqa
             ended = leftovers.end_leftovers(folder)
             if ended:
                 click.echo(f"ended {len(ended)} processes that an earlier lab left behind: {ended}")
+            checks.clear_folder(folder)
             checks.require_disk(folder)
             layout = free_layout(folder) if free_ports else Layout(folder, checks.chosen_ports(os.environ))
             checks.require_free_ports(layout.ports)

@@ -28,6 +28,7 @@ READY_TIMEOUT_S = 60.0
 #: Between two looks at a service that is starting.
 POLL_S = 0.1
 STOP_GRACE_S = 15.0
+ENGINE_GRACE_S = 3.0
 
 
 def free_layout(folder: Path) -> Layout:
@@ -166,14 +167,31 @@ class Suite:
         code = await child.wait(timeout_s)
         return code, log.read_text()
 
+    async def stop_engines(self) -> None:
+        """Engines outlive their agents by design: end them by what the agents' journals say, politely."""
+        await asyncio.gather(*(self._stop_engines_of(part) for part in self.agents if part in self.children))
+
+    async def _stop_engines_of(self, part: str) -> None:
+        log = self.layout.log(f"{part}-stop-all")
+        argv = [command("llmgw-agent"), "stop-all", "--config", str(self.layout.config(part))]
+        argv += ["--grace-s", str(ENGINE_GRACE_S)]
+        child = await asyncio.to_thread(
+            lambda: self.cage.spawn(
+                f"{part}-stop-all", argv, log=log, cwd=self.layout.folder, env=self.environment()
+            )
+        )
+        # Whatever it says, the cage ends what is left.
+        await child.wait(ENGINE_GRACE_S + STOP_GRACE_S)
+
     async def start_servers(self) -> None:
         """Postgres and Redis, which everything needs first."""
         await asyncio.gather(self.postgres.start(), self.redis.start())
 
     async def close(self) -> None:
-        """Stop the services in order, then the servers. Engines end with the cage."""
+        """Stop the services in order, then the engines, then the servers."""
         await self.stop("router")
         await self.stop(*(part for part in self.parts if part != "router"))
+        await self.stop_engines()
         await asyncio.gather(self.redis.stop(), self.postgres.stop())
 
     async def __aenter__(self) -> Self:
