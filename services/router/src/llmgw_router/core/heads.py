@@ -5,90 +5,79 @@ here; `x-llmgw-` is ours alone, in both directions.
 """
 
 from collections.abc import Iterable
-from enum import IntEnum
+from typing import Final
 
 OURS = b"x-llmgw-"
 
 
-class RequestField(IntEnum):
-    """Request headers with a meaning here; all others pass as they are."""
+# Plain integers, not an Enum: these are compared for every header of every message, and a member
+# looked up on an Enum class costs as much as all the rest of that.
 
-    DROP = 1
-    HOST = 2
-    LENGTH = 3
-    TRANSFER = 4
-    CONNECTION = 5
-    EXPECT = 6
-    ENCODING = 7
-    REQUEST_ID = 8
-    #: The caller's secrets, and what it accepts: for the cold application only, never for an engine.
-    PRIVATE = 9
+#: Request headers with a meaning here; all others pass as they are.
+REQ_DROP: Final = 1
+REQ_HOST: Final = 2
+REQ_LENGTH: Final = 3
+REQ_TRANSFER: Final = 4
+REQ_CONNECTION: Final = 5
+REQ_EXPECT: Final = 6
+REQ_ENCODING: Final = 7
+REQ_ID: Final = 8
+#: The caller's secrets, and what it accepts: for the cold application only, never for an engine.
+REQ_PRIVATE: Final = 9
 
+#: The same for answers.
+RES_DROP: Final = 1
+RES_LENGTH: Final = 2
+RES_TYPE: Final = 3
+RES_CONNECTION: Final = 4
+RES_TRANSFER: Final = 5
+RES_CACHE: Final = 6
+RES_ACCEL: Final = 7
+RES_LOCATION: Final = 8
+RES_ENCODING: Final = 9
 
-class ResponseField(IntEnum):
-    """The same for answers of an engine."""
-
-    DROP = 1
-    LENGTH = 2
-    TYPE = 3
-    CONNECTION = 4
-    TRANSFER = 5
-    CACHE = 6
-    ACCEL = 7
-    LOCATION = 8
-    ENCODING = 9
-
-
-REQUEST: dict[bytes, RequestField] = {
-    b"host": RequestField.HOST,
-    b"content-length": RequestField.LENGTH,
-    b"transfer-encoding": RequestField.TRANSFER,
-    b"connection": RequestField.CONNECTION,
-    b"expect": RequestField.EXPECT,
-    b"content-encoding": RequestField.ENCODING,
-    b"x-request-id": RequestField.REQUEST_ID,
-    **dict.fromkeys(
-        (b"authorization", b"api-key", b"x-api-key", b"cookie", b"accept-encoding"), RequestField.PRIVATE
-    ),
-    **dict.fromkeys(
-        (
-            b"keep-alive",
-            b"proxy-authenticate",
-            b"proxy-authorization",
-            b"proxy-connection",
-            b"te",
-            b"trailer",
-            b"upgrade",
-            b"http2-settings",
-        ),
-        RequestField.DROP,
-    ),
+REQUEST: Final[dict[bytes, int]] = {
+    b"host": REQ_HOST,
+    b"content-length": REQ_LENGTH,
+    b"transfer-encoding": REQ_TRANSFER,
+    b"connection": REQ_CONNECTION,
+    b"expect": REQ_EXPECT,
+    b"content-encoding": REQ_ENCODING,
+    b"x-request-id": REQ_ID,
+    b"authorization": REQ_PRIVATE,
+    b"api-key": REQ_PRIVATE,
+    b"x-api-key": REQ_PRIVATE,
+    b"cookie": REQ_PRIVATE,
+    b"accept-encoding": REQ_PRIVATE,
+    b"keep-alive": REQ_DROP,
+    b"proxy-authenticate": REQ_DROP,
+    b"proxy-authorization": REQ_DROP,
+    b"proxy-connection": REQ_DROP,
+    b"te": REQ_DROP,
+    b"trailer": REQ_DROP,
+    b"upgrade": REQ_DROP,
+    b"http2-settings": REQ_DROP,
 }
 
-RESPONSE: dict[bytes, ResponseField] = {
-    b"content-length": ResponseField.LENGTH,
-    b"content-type": ResponseField.TYPE,
-    b"connection": ResponseField.CONNECTION,
-    b"transfer-encoding": ResponseField.TRANSFER,
-    b"cache-control": ResponseField.CACHE,
-    b"x-accel-buffering": ResponseField.ACCEL,
-    b"location": ResponseField.LOCATION,
-    b"content-encoding": ResponseField.ENCODING,
-    **dict.fromkeys(
-        (
-            b"keep-alive",
-            b"proxy-authenticate",
-            b"proxy-connection",
-            b"te",
-            b"trailer",
-            b"upgrade",
-            # Ours are sent instead.
-            b"server",
-            b"date",
-            b"x-request-id",
-        ),
-        ResponseField.DROP,
-    ),
+RESPONSE: Final[dict[bytes, int]] = {
+    b"content-length": RES_LENGTH,
+    b"content-type": RES_TYPE,
+    b"connection": RES_CONNECTION,
+    b"transfer-encoding": RES_TRANSFER,
+    b"cache-control": RES_CACHE,
+    b"x-accel-buffering": RES_ACCEL,
+    b"location": RES_LOCATION,
+    b"content-encoding": RES_ENCODING,
+    b"keep-alive": RES_DROP,
+    b"proxy-authenticate": RES_DROP,
+    b"proxy-connection": RES_DROP,
+    b"te": RES_DROP,
+    b"trailer": RES_DROP,
+    b"upgrade": RES_DROP,
+    # Ours are sent instead.
+    b"server": RES_DROP,
+    b"date": RES_DROP,
+    b"x-request-id": RES_DROP,
 }
 
 #: Named by Connection without being headers.
@@ -104,6 +93,16 @@ def named_by_connection(values: Iterable[bytes]) -> frozenset[bytes]:
 def without(lines: list[bytes], names: frozenset[bytes]) -> list[bytes]:
     """`lines` ("Name: value") less those with a name in `names`."""
     return [line for line in lines if line.partition(b":")[0].lower() not in names]
+
+
+def block(lines: list[bytes]) -> bytes:
+    """Header lines joined and ended, less those that speak in our name. Empty for none."""
+    if not lines:
+        return b""
+    joined = b"\r\n".join(lines) + b"\r\n"
+    if OURS in joined.lower():
+        return block([line for line in lines if line[:8].lower() != OURS])
+    return joined
 
 
 def is_event_stream(content_type: bytes | None) -> bool:

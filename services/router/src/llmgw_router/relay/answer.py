@@ -1,39 +1,42 @@
 """The head of an answer as the client gets it, and how its body is framed (W18, W35, W36)."""
 
-from enum import IntEnum
-from typing import TYPE_CHECKING
+from functools import lru_cache
+from typing import TYPE_CHECKING, Final
 
 from llmgw_router.core.errors import reason
-from llmgw_router.core.heads import event_stream_type
+from llmgw_router.core.heads import block, event_stream_type
 
 if TYPE_CHECKING:
     from llmgw_router.relay.upstream import UpstreamConnection
 
 
-class Framing(IntEnum):
-    """How the client learns where the body ends."""
-
-    #: The engine's own length, or none because there is no body.
-    LENGTH = 0
-    CHUNKED = 1
-    #: An HTTP/1.0 client knows no chunks.
-    UNTIL_CLOSE = 2
+#: How the client learns where the body ends. By the engine's own length, or there is no body ...
+BY_LENGTH: Final = 0
+#: ... by chunks ...
+BY_CHUNKS: Final = 1
+#: ... or, as an HTTP/1.0 client knows no chunks, by the close.
+BY_CLOSE: Final = 2
 
 
-def framing_of(connection: "UpstreamConnection", *, http10: bool, whole: bool) -> Framing:
-    """LENGTH wherever the length is known: announced by the engine, or `whole` in our hands."""
+@lru_cache(maxsize=64)
+def _status_line(status: int) -> bytes:
+    return b"HTTP/1.1 %d %b\r\n" % (status, reason(status))
+
+
+def framing_of(connection: "UpstreamConnection", *, http10: bool, whole: bool) -> int:
+    """BY_LENGTH wherever the length is known: announced by the engine, or `whole` in our hands."""
     if connection.status in (204, 304):
-        return Framing.LENGTH
+        return BY_LENGTH
     if connection.length is not None and not connection.is_stream:
-        return Framing.LENGTH
+        return BY_LENGTH
     if whole and not connection.is_stream and http10:
-        return Framing.LENGTH
-    return Framing.UNTIL_CLOSE if http10 else Framing.CHUNKED
+        return BY_LENGTH
+    return BY_CLOSE if http10 else BY_CHUNKS
 
 
 def answer_head(
     connection: "UpstreamConnection",
-    framing: Framing,
+    framing: int,
     *,
     request_id: bytes,
     date: bytes,
@@ -44,7 +47,7 @@ def answer_head(
 ) -> bytes:
     """Status line and headers, hop-by-hop ones rebuilt. `length`: of the whole body, where it is at hand."""
     status = connection.status
-    lines = [b"HTTP/1.1 %d %b" % (status, reason(status)), *connection.head]
+    lines: list[bytes] = []
     content_type = connection.content_type
     if connection.is_stream:
         assert content_type is not None
@@ -65,16 +68,15 @@ def answer_head(
     if location is not None and (cold or location[:1] == b"/" != location[1:2]):
         # An engine's absolute location would name an inside address (W58).
         lines.append(b"location: " + location)
-    lines.append(b"x-request-id: " + request_id)
-    lines.append(date)
-    if framing is Framing.CHUNKED:
+    if framing == BY_CHUNKS:
         lines.append(b"transfer-encoding: chunked")
-    elif framing is Framing.LENGTH and status not in (204, 304):
-        lines.append(
-            b"content-length: " + (b"%d" % (length or 0) if connection.length is None else connection.length)
-        )
+    elif framing == BY_LENGTH and status not in (204, 304):
+        announced = connection.length
+        lines.append(b"content-length: " + (b"%d" % (length or 0) if announced is None else announced))
     if not keep:
         lines.append(b"connection: close")
     elif http10:
         lines.append(b"connection: keep-alive")
-    return b"\r\n".join(lines) + b"\r\n\r\n"
+    lines.append(b"x-request-id: " + request_id)
+    lines.append(date)
+    return b"%b%b%b\r\n\r\n" % (_status_line(status), block(connection.head), b"\r\n".join(lines))

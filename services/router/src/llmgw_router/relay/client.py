@@ -14,13 +14,25 @@ import httptools
 
 from llmgw_router.core import errors
 from llmgw_router.core.errors import Kind
-from llmgw_router.core.heads import OURS, REQUEST, RequestField, is_sane_id
+from llmgw_router.core.heads import (
+    REQ_CONNECTION,
+    REQ_ENCODING,
+    REQ_EXPECT,
+    REQ_HOST,
+    REQ_ID,
+    REQ_LENGTH,
+    REQ_PRIVATE,
+    REQ_TRANSFER,
+    REQUEST,
+    is_sane_id,
+)
 from llmgw_router.relay.exchange import Exchange
 from llmgw_router.relay.hub import Hub
 
 #: Bytes of later requests kept while one is answered; beyond, the socket is not read.
 _AHEAD_BYTES = 64 * 1024
 _MAX_FIELDS = 128
+_field_of = REQUEST.get
 _RESET = struct.pack("ii", 1, 0)
 _CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 
@@ -32,9 +44,9 @@ class ClientConnection(asyncio.Protocol):
         "_ahead",
         "_body_parts",
         "_deaf",
-        "_fields",
         "_head_bytes",
         "_head_done",
+        "_lines",
         "_parser",
         "_pumping",
         "_ready",
@@ -92,10 +104,10 @@ class ClientConnection(asyncio.Protocol):
     # --- llhttp's calls
 
     def on_message_begin(self) -> None:
-        self.parsing = Exchange(self)
+        exchange = self.parsing = Exchange(self)
+        self._lines: list[bytes] | None = exchange.head
         self._body_parts: list[bytes] = []
         self._head_done = False
-        self._fields = 0
 
     def on_url(self, part: bytes) -> None:
         exchange = self.parsing
@@ -103,46 +115,50 @@ class ClientConnection(asyncio.Protocol):
         exchange.url += part
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        exchange = self.parsing
-        if self._head_done or exchange is None:
+        lines = self._lines
+        if lines is None:
             # A trailer field: nothing in it may change what the head has said.
             return
-        self._fields += 1
-        low = name.lower()
-        field = REQUEST.get(low)
+        field = _field_of(name.lower())
         if field is None:
-            if low[:8] != OURS:
-                exchange.head.append(name + b": " + value)
-        elif field is RequestField.PRIVATE:
-            if exchange.private is None:
-                exchange.private = []
-            exchange.private.append(name + b": " + value)
-        elif field is RequestField.HOST:
+            lines.append(b"%b: %b" % (name, value))
+        else:
+            self._special(field, name, value)
+
+    def _special(self, field: int, name: bytes, value: bytes) -> None:
+        exchange = self.parsing
+        assert exchange is not None
+        if field == REQ_LENGTH:
+            exchange.has_body = True
+            exchange.body_bytes = int(value)
+        elif field == REQ_HOST:
             if exchange.host is not None:
                 exchange.refusal = (errors.BAD_REQUEST, "The Host header is given more than once.")
             exchange.host = value
-        elif field is RequestField.LENGTH:
-            exchange.has_body = True
-            exchange.body_bytes = int(value)
-        elif field is RequestField.CONNECTION:
+        elif field == REQ_PRIVATE:
+            if exchange.private is None:
+                exchange.private = []
+            exchange.private.append(b"%b: %b" % (name, value))
+        elif field == REQ_CONNECTION:
             if exchange.connection_values is None:
                 exchange.connection_values = []
             exchange.connection_values.append(value)
-        elif field is RequestField.TRANSFER:
+        elif field == REQ_TRANSFER:
             exchange.transfer = value
-        elif field is RequestField.REQUEST_ID:
+        elif field == REQ_ID:
             if is_sane_id(value):
                 exchange.request_id = value
-        elif field is RequestField.ENCODING:
+        elif field == REQ_ENCODING:
             if value.strip().lower() != b"identity":
                 exchange.content_encoding = value
-        elif field is RequestField.EXPECT:
+        elif field == REQ_EXPECT:
             exchange.expects = value
 
     def on_headers_complete(self) -> None:
         exchange = self.parsing
         assert exchange is not None
         self._head_done = True
+        self._lines = None
         exchange.method = self._parser.get_method()
         version = self._parser.get_http_version()
         refusal = exchange.refusal
@@ -153,7 +169,7 @@ class ClientConnection(asyncio.Protocol):
             exchange.http10 = True
         else:
             refusal = (errors.BAD_REQUEST, f"HTTP/{version} is not spoken here; use HTTP/1.1.")
-        if self._fields > _MAX_FIELDS:
+        if len(exchange.head) > _MAX_FIELDS:
             refusal = (errors.HEAD_TOO_LARGE, f"More than {_MAX_FIELDS} header fields.")
         elif exchange.transfer is not None and exchange.transfer.strip().lower() != b"chunked":
             refusal = (errors.BAD_REQUEST, "The only Transfer-Encoding understood here is chunked.")

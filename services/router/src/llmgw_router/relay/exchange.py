@@ -14,12 +14,12 @@ from llmgw_router.core import errors
 from llmgw_router.core.body import BodyRefused, model_of, with_model
 from llmgw_router.core.errors import Kind
 from llmgw_router.core.events import EventTail
-from llmgw_router.core.heads import named_by_connection, without
+from llmgw_router.core.heads import block, named_by_connection, without
 from llmgw_router.core.paths import BadPath, split
 from llmgw_router.core.policy import pick
 from llmgw_router.core.routes import HOT, HOT_METHODS, Dialect
 from llmgw_router.core.table import ModelRow, Waiting, while_cold
-from llmgw_router.relay.answer import Framing, answer_head, framing_of
+from llmgw_router.relay.answer import BY_CHUNKS, BY_CLOSE, answer_head, framing_of
 from llmgw_router.relay.endpoint import ColdEndpoint
 from llmgw_router.relay.slots import COUNTER
 from llmgw_router.relay.upstream import UpstreamConnection
@@ -258,14 +258,12 @@ class Exchange:
         endpoint = self.endpoint
         assert endpoint is not None
         assert self.request_id is not None
-        lines = self.head
         if isinstance(endpoint, ColdEndpoint):
             return self._cold_head()
-        prefix = endpoint.head_prefix(self.path + self.query)
-        middle = b"\r\n".join(lines) + b"\r\n" if lines else b""
+        prefix = endpoint.head_prefix(self.path + self.query if self.query else self.path)
         return b"%b%bx-request-id: %b\r\ncontent-length: %d\r\n\r\n" % (
             prefix,
-            middle,
+            block(self.head),
             self.request_id,
             len(self.body),
         )
@@ -275,14 +273,12 @@ class Exchange:
         lines = [
             b"%b %b%b HTTP/1.1" % (self.method, self.path, self.query),
             b"host: " + (self.host or b"localhost"),
-            *self.head,
-            *(self.private or ()),
             b"x-request-id: " + (self.request_id or b""),
             b"x-llmgw-peer: " + self.client.peer,
         ]
         if self.has_body or self.method in (b"POST", b"PUT", b"PATCH"):
             lines.append(b"content-length: %d" % len(self.body))
-        return b"\r\n".join(lines) + b"\r\n\r\n"
+        return b"\r\n".join(lines) + b"\r\n" + block([*self.head, *(self.private or ())]) + b"\r\n"
 
     # --- what comes back
 
@@ -320,7 +316,7 @@ class Exchange:
         self.head_sent = True
         self.status = connection.status
         self.framing = framing = framing_of(connection, http10=self.http10, whole=whole)
-        if framing is Framing.UNTIL_CLOSE or self.hub.draining:
+        if framing == BY_CLOSE or self.hub.draining:
             self.keep = False
         head = answer_head(
             connection,
@@ -340,7 +336,7 @@ class Exchange:
         self.bytes_out += len(payload)
         if self.method == b"HEAD":
             self.client.transport.write(head)
-        elif framing is Framing.CHUNKED:
+        elif framing == BY_CHUNKS:
             if not payload:
                 self.client.transport.write(head + b"0\r\n\r\n" if whole else head)
             else:
@@ -355,7 +351,7 @@ class Exchange:
             self.bytes_out += len(payload)
             if self.tail is not None:
                 self.tail.note(payload)
-            if self.framing is Framing.CHUNKED:
+            if self.framing == BY_CHUNKS:
                 transport.write(
                     b"%x\r\n%b\r\n0\r\n\r\n" % (len(payload), payload)
                     if last
@@ -363,7 +359,7 @@ class Exchange:
                 )
             else:
                 transport.write(payload)
-        elif last and self.framing is Framing.CHUNKED:
+        elif last and self.framing == BY_CHUNKS:
             transport.write(b"0\r\n\r\n")
 
     def answer_closed(self, connection: UpstreamConnection) -> None:
@@ -505,7 +501,7 @@ class Exchange:
             if upstream.exchange is self:
                 upstream.let_go()
         if self.tail is None:
-            self.client.cut(reset=self.framing is Framing.UNTIL_CLOSE)
+            self.client.cut(reset=self.framing == BY_CLOSE)
         else:
             counters[_STREAMS_BROKEN] += 1
             self._relay(self.tail.interruption(kind, message), last=True)

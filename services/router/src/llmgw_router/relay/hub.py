@@ -10,6 +10,7 @@ import os
 import random
 import time
 import traceback
+from bisect import bisect_left
 from collections.abc import Callable
 from dataclasses import dataclass
 from email.utils import formatdate
@@ -28,7 +29,6 @@ from llmgw_router.relay.slots import (
     TTFT_BASE,
     TTFT_BUCKETS_MS,
     Slots,
-    bucket,
 )
 
 if TYPE_CHECKING:
@@ -52,6 +52,9 @@ _TTFT_SUM = COUNTER["ttft_sum_us"]
 _DURATION_SUM = COUNTER["duration_sum_us"]
 _APPLIED = COUNTER["tables_applied"]
 _LINES_DROPPED = COUNTER["log_lines_dropped"]
+
+_TTFT_BUCKETS_US = [bound * 1000 for bound in TTFT_BUCKETS_MS]
+_DURATION_BUCKETS_US = [bound * 1000 for bound in DURATION_BUCKETS_MS]
 
 P = ParamSpec("P")
 
@@ -83,7 +86,10 @@ class Hub:
         self.workers = configure.workers
         self.tell = tell
         self._slots = slots
-        self.counters = slots.counters_of(configure.worker)
+        self._shared = slots.counters_of(configure.worker)
+        #: Plain integers on the data path; the sweep copies them to where the supervisor reads. They
+        #: go on from what a predecessor in this row has counted.
+        self.counters: list[int] = self._shared.tolist()
         for name in GAUGES:
             self.counters[COUNTER[name]] = 0
         self.cold = ColdEndpoint(configure.cold_socket)
@@ -168,16 +174,16 @@ class Hub:
         counters[_BYTES_OUT] += exchange.bytes_out
         began = exchange.started_ns
         duration_us = (time.monotonic_ns() - began) // 1000
-        ttft_us = None
+        first_ns = exchange.first_ns
         if exchange.dialect is not None:
             counters[_DURATION_SUM] += duration_us
-            counters[DURATION_BASE + bucket(DURATION_BUCKETS_MS, duration_us / 1000)] += 1
-            if exchange.first_ns:
-                ttft_us = (exchange.first_ns - began) // 1000
+            counters[DURATION_BASE + bisect_left(_DURATION_BUCKETS_US, duration_us)] += 1
+            if first_ns:
+                ttft_us = (first_ns - began) // 1000
                 counters[_TTFT_SUM] += ttft_us
-                counters[TTFT_BASE + bucket(TTFT_BUCKETS_MS, ttft_us / 1000)] += 1
+                counters[TTFT_BASE + bisect_left(_TTFT_BUCKETS_US, ttft_us)] += 1
         if self._access is not None:
-            self._record(exchange, endpoint, duration_us, ttft_us)
+            self._record(exchange, endpoint, duration_us, (first_ns - began) // 1000 if first_ns else None)
 
     def _record(
         self, exchange: "Exchange", endpoint: "Endpoint | None", duration_us: int, ttft_us: int | None
@@ -270,6 +276,8 @@ class Hub:
 
     def flush(self) -> None:
         """Hand over what has been collected."""
+        for index, value in enumerate(self.counters):
+            self._shared[index] = value
         if self._access:
             records, self._access = self._access, []
             self.tell(ipc.AccessRecords(records=tuple(records)))

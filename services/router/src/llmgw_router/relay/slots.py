@@ -11,7 +11,6 @@ machine; 0 is "never", and leaves this module as None.
 
 import mmap
 import os
-from bisect import bisect_left
 from dataclasses import dataclass
 
 from llmgw_router.core.errors import CODES
@@ -93,11 +92,6 @@ if len(COUNTERS) > _COUNTER_ROOM:
     raise AssertionError(
         f"{len(COUNTERS)} counters do not fit into {_COUNTER_ROOM} cells: raise _COUNTER_ROOM"
     )
-
-
-def bucket(bounds: tuple[int, ...], milliseconds: float) -> int:
-    """Index of the bucket `milliseconds` falls into; len(bounds) is "above all"."""
-    return bisect_left(bounds, milliseconds)
 
 
 @dataclass(frozen=True, slots=True)

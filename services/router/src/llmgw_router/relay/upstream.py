@@ -10,9 +10,16 @@ from typing import TYPE_CHECKING
 import httptools
 
 from llmgw_router.core.heads import (
-    OURS,
+    RES_ACCEL,
+    RES_CACHE,
+    RES_CONNECTION,
+    RES_DROP,
+    RES_ENCODING,
+    RES_LENGTH,
+    RES_LOCATION,
+    RES_TRANSFER,
+    RES_TYPE,
     RESPONSE,
-    ResponseField,
     is_event_stream,
     named_by_connection,
     without,
@@ -22,11 +29,16 @@ if TYPE_CHECKING:
     from llmgw_router.relay.endpoint import Endpoint
     from llmgw_router.relay.exchange import Exchange
 
+_field_of = RESPONSE.get
+#: What Connection says nearly always; names no header.
+_PLAIN_CONNECTION = (b"keep-alive", b"close")
+
 
 class UpstreamConnection(asyncio.Protocol):
     """Parses responses; tells its exchange of each read, of the end, and of a loss."""
 
     __slots__ = (
+        "_excess",
         "_hop_names",
         "_interim",
         "_keep",
@@ -72,6 +84,7 @@ class UpstreamConnection(asyncio.Protocol):
         #: A byte of the answer has come: asking again would no longer be a matter of a stale socket.
         self.responded = False
         self.done = False
+        self._excess = False
         self._keep = False
         self._interim = False
         self.head_done = False
@@ -87,6 +100,10 @@ class UpstreamConnection(asyncio.Protocol):
     # --- llhttp's calls
 
     def on_message_begin(self) -> None:
+        if self.done:
+            # Another message behind the answer, which nobody asked for: it must not touch it.
+            self._excess = True
+            return
         self.head: list[bytes] = []
         self.status = 0
         self.length: bytes | None = None
@@ -96,37 +113,37 @@ class UpstreamConnection(asyncio.Protocol):
         self.accel: bytes | None = None
         self.location: bytes | None = None
         self._transfer = False
-        self._hop_names: list[bytes] | None = None
+        self._hop_names: bytes | None = None
 
     def on_header(self, name: bytes, value: bytes) -> None:
         if self.head_done:
             # A trailer field. None is promised to the client, so none is passed.
             return
-        low = name.lower()
-        field = RESPONSE.get(low)
+        field = _field_of(name.lower())
         if field is None:
-            if low[:8] != OURS:
-                self.head.append(name + b": " + value)
-        elif field is ResponseField.TYPE:
+            self.head.append(b"%b: %b" % (name, value))
+        elif field == RES_TYPE:
             self.content_type = value
-        elif field is ResponseField.LENGTH:
+        elif field == RES_LENGTH:
             self.length = value
-        elif field is ResponseField.TRANSFER:
+        elif field == RES_DROP:
+            pass
+        elif field == RES_TRANSFER:
             self._transfer = True
-        elif field is ResponseField.CONNECTION:
-            if self._hop_names is None:
-                self._hop_names = []
-            self._hop_names.append(value)
-        elif field is ResponseField.CACHE:
+        elif field == RES_CONNECTION:
+            self._hop_names = value if self._hop_names is None else self._hop_names + b"," + value
+        elif field == RES_CACHE:
             self.cache = value
-        elif field is ResponseField.ACCEL:
+        elif field == RES_ACCEL:
             self.accel = value
-        elif field is ResponseField.LOCATION:
+        elif field == RES_LOCATION:
             self.location = value
-        elif field is ResponseField.ENCODING:
+        elif field == RES_ENCODING:
             self.encoding = value
 
     def on_headers_complete(self) -> None:
+        if self._excess:
+            return
         self.status = status = self._parser.get_status_code()
         if status < 200:
             # 100, 103 and their like: the answer is still to come. 101 was never asked for.
@@ -134,8 +151,8 @@ class UpstreamConnection(asyncio.Protocol):
             return
         self.head_done = True
         self.is_stream = is_event_stream(self.content_type)
-        if self._hop_names is not None:
-            names = named_by_connection(self._hop_names)
+        if self._hop_names is not None and self._hop_names.lower() not in _PLAIN_CONNECTION:
+            names = named_by_connection((self._hop_names,))
             if names:
                 self.head = without(self.head, names)
         # RFC 9112 section 6.3: neither length nor chunks means that the close is the end.
@@ -147,7 +164,8 @@ class UpstreamConnection(asyncio.Protocol):
             self.until_close = False
 
     def on_body(self, part: bytes) -> None:
-        self._parts.append(part)
+        if not self._excess:
+            self._parts.append(part)
 
     def on_message_complete(self) -> None:
         if self._interim:
@@ -185,7 +203,7 @@ class UpstreamConnection(asyncio.Protocol):
             parts.clear()
         if self.done:
             # Bytes after a complete answer spoil the connection, not the answer.
-            self._finish(exchange, payload, keep=self._keep and broken is None)
+            self._finish(exchange, payload, keep=self._keep and broken is None and not self._excess)
         else:
             if self.head_done:
                 exchange.answer_came(self, payload)

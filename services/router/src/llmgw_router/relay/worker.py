@@ -115,6 +115,8 @@ class Worker:
 
     def _end(self, code: int) -> None:
         if not self.over.done():
+            if self._hub is not None:
+                self._hub.flush()
             self.over.set_result(code)
 
 
