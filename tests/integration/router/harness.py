@@ -168,10 +168,8 @@ class Client:
         self.writer.write(data)
 
     def post(self, body: bytes, *, path: bytes = CHAT, more: bytes = b"") -> None:
-        self.send(
-            b"POST %b HTTP/1.1\r\nhost: router\r\ncontent-type: application/json\r\n%bcontent-length: %d\r\n\r\n%b"
-            % (path, more, len(body), body)
-        )
+        head = b"POST %b HTTP/1.1\r\nhost: router\r\ncontent-type: application/json\r\n" % path
+        self.send(head + b"%bcontent-length: %d\r\n\r\n%b" % (more, len(body), body))
 
     async def line(self) -> bytes:
         return await asyncio.wait_for(self.reader.readuntil(b"\r\n"), STEP_S)

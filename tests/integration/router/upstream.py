@@ -116,8 +116,8 @@ class Upstream:
         self.connections += 1
         try:
             await self.script(Connection(self, reader, writer))
-        except (asyncio.IncompleteReadError, ConnectionError):
-            # The router has closed: the usual end of a script that waits for another request.
+        except (asyncio.IncompleteReadError, ConnectionError, asyncio.CancelledError):
+            # The router has closed, or the test is over: the usual end of a script that waits.
             pass
         except Exception as failure:
             self.failures.append(failure)

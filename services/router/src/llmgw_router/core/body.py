@@ -4,6 +4,7 @@ Nothing is ever decoded and encoded again: that loses duplicate keys, the digits
 lone surrogates (W44). An alias is replaced by splicing the bytes of one string.
 """
 
+import json
 import re
 
 import msgspec
@@ -44,6 +45,8 @@ def model_of(body: bytes) -> str:
             raise BodyRefused(BAD_MODEL, "You must provide a model parameter.") from error
         raise BodyRefused(BAD_MODEL, "The model parameter must be a string.") from error
     except msgspec.DecodeError as error:
+        if "escape" in str(error):
+            return _model_beside_lone_surrogates(body)
         raise BodyRefused(MALFORMED_JSON, f"The request body is not valid JSON: {error}.") from error
     except RecursionError as error:
         raise BodyRefused(MALFORMED_JSON, "The request body is nested too deeply.") from error
@@ -60,6 +63,33 @@ def model_of(body: bytes) -> str:
         # Router and engine may disagree on which of them counts: one would be authorised, the other run.
         raise BodyRefused(BAD_MODEL, "The model parameter is given more than once.")
     return name
+
+
+def _model_beside_lone_surrogates(body: bytes) -> str:
+    # The decoder refuses "\\ud800" wherever it stands. JSON's grammar allows it (RFC 8259 section 8.2),
+    # engines may too, and the body is not ours to judge: the standard library reads it, slowly.
+    def no_constant(word: str) -> None:
+        raise ValueError(f"{word} is not JSON")
+
+    try:
+        pairs = json.loads(body.decode(), object_pairs_hook=_Pairs, parse_constant=no_constant)
+    except (ValueError, RecursionError) as error:
+        raise BodyRefused(MALFORMED_JSON, f"The request body is not valid JSON: {error}.") from error
+    if not isinstance(pairs, _Pairs):
+        raise BodyRefused(MALFORMED_JSON, "The request body must be a JSON object.")
+    values = [value for key, value in pairs if key == "model"]
+    if len(values) > 1:
+        raise BodyRefused(BAD_MODEL, "The model parameter is given more than once.")
+    if not values:
+        raise BodyRefused(BAD_MODEL, "You must provide a model parameter.")
+    (name,) = values
+    if not isinstance(name, str) or not name.isprintable():
+        raise BodyRefused(BAD_MODEL, "The model parameter must be a string of characters.")
+    return name
+
+
+class _Pairs(list[tuple[str, object]]):
+    """An object as its pairs, told from an array."""
 
 
 def with_model(body: bytes, name: str) -> bytes:
