@@ -153,7 +153,7 @@ def running_stack() -> Iterator[Stack]:
         finally:
             stack.down()
             if docker.host is not None:
-                # Our own daemon's cache would otherwise grow with every change of the code; the user's is theirs.
+                # Our own daemon keeps its cache; unbounded, it would grow with each change of the code.
                 docker("image", "prune", "--force", timeout_s=DOWN_S)
                 docker("builder", "prune", "--force", "--keep-storage", "4GB", timeout_s=DOWN_S)
 
