@@ -71,9 +71,8 @@ def _prove(store: Store, progress: Callable[[str], None]) -> dict[str, str]:
 
 def _finding(store: Store, stored: Stored, damaged: dict[str, str]) -> Finding:
     trouble = []
-    for path in stored.hollow:
-        receipt = store.receipt(stored.wish.model, stored.wish.version, path)
-        actual = damaged.get(receipt.sha256) if receipt is not None else None
+    for path, receipt in stored.hollow.items():
+        actual = damaged.get(receipt.sha256)
         if actual is not None:
             trouble.append(f"{path}: damaged, it hashes to {actual}; moved to {store.damaged}")
         else:

@@ -185,6 +185,11 @@ class Mirror:
             return False, f"data_dir {self._store.root} is gone"
         return True, "serving"
 
+    @property
+    def busy(self) -> bool:
+        """Whether any file is under way."""
+        return bool(self._flights)
+
     # What runs.
 
     async def tidy(self) -> None:
@@ -275,13 +280,13 @@ class Mirror:
         return await self._shelf.remove(path for path, key in parts.items() if key not in wanted)
 
     async def _start_missing(self, vid: str, stored: Stored) -> None:
-        for path in stored.hollow:
+        for path, receipt in stored.hollow.items():
             if (vid, path) not in self._flights:
                 log.error(
                     "the content of %s (%s %s) is gone or has another size; it is fetched again",
                     path, stored.wish.model, stored.wish.version,
                 )  # fmt: skip
-                await self._threads.run(self._store.drop_receipt, vid, path)
+                await self._threads.run(self._store.drop_receipt, vid, path, receipt)
         for source in stored.missing():
             if (vid, source.path) not in self._flights:
                 flight = Flight(source, self._clock)

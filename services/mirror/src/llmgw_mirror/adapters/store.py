@@ -50,8 +50,8 @@ class Stored:
     wish: Wish
     receipts: dict[str, Receipt]
     failures: dict[str, Failure]
-    #: Paths whose receipt names content that is not there, or has another size.
-    hollow: tuple[str, ...]
+    #: Receipts, by path, whose content is not there or has another size.
+    hollow: dict[str, Receipt]
 
     def missing(self) -> list[Source]:
         """Files without content that have not failed."""
@@ -88,7 +88,7 @@ class Store:
         parsed = _wish(wish)
         receipts: dict[str, Receipt] = {}
         failures: dict[str, Failure] = {}
-        hollow: list[str] = []
+        hollow: dict[str, Receipt] = {}
         for source in parsed.files:
             receipt = _read_json(folder / f"{file_id(source.path)}.receipt.json")
             if receipt is not None:
@@ -98,11 +98,11 @@ class Store:
                 if self.blob_size(made.sha256) == made.size_bytes:
                     receipts[source.path] = made
                     continue
-                hollow.append(source.path)
+                hollow[source.path] = made
             failure = _read_json(folder / f"{file_id(source.path)}.failure.json")
             if failure is not None:
                 failures[source.path] = Failure(failure["error"], failure["at"])
-        return Stored(parsed, receipts, failures, tuple(hollow))
+        return Stored(parsed, receipts, failures, hollow)
 
     def create(self, wish: Wish) -> bool:
         """Store a new version; False when there is one of that name already. A whole folder appears at
@@ -135,17 +135,15 @@ class Store:
         self.clear_failure(vid, path)
         return receipt
 
-    def receipt(self, model: str, version: str, path: str) -> Receipt | None:
-        """What one file was published as, whether its content is there or not."""
-        found = _read_json(self.versions / version_id(model, version) / f"{file_id(path)}.receipt.json")
-        return None if found is None else _receipt(found)
-
     def has_receipt(self, vid: str, path: str) -> bool:
         """Whether this file is published; its content is not looked at."""
         return (self.versions / vid / f"{file_id(path)}.receipt.json").exists()
 
-    def drop_receipt(self, vid: str, path: str) -> None:
-        """Its content is gone: the file is to be fetched again."""
+    def drop_receipt(self, vid: str, path: str, receipt: Receipt) -> None:
+        """Its content is gone or not what it was: the file is to be fetched again. Content of the wrong
+        size goes too, or it would be taken for the right one by its name."""
+        if self.blob_size(receipt.sha256) not in (None, receipt.size_bytes):
+            self.set_aside(receipt.sha256)
         (self.versions / vid / f"{file_id(path)}.receipt.json").unlink(missing_ok=True)
 
     def put_failure(self, vid: str, path: str, failure: Failure) -> None:

@@ -38,7 +38,18 @@ class _Answer:
             async for piece in self.response.content.iter_any():
                 yield piece
         except (aiohttp.ClientError, OSError, TimeoutError) as e:
+            if left := _left_over(self.response.content):
+                yield left
             raise Interrupted(f"{self.where} broke off: {_why(e)}") from e
+
+
+def _left_over(content: aiohttp.StreamReader) -> bytes:
+    """What arrived before the connection broke and was not read yet.
+
+    aiohttp answers reads with the error first, and up to twice the buffer would be fetched again at
+    every cut; a link that breaks more often than that would never get anywhere."""
+    content.set_exception(None)  # type: ignore[arg-type]
+    return content.read_nowait()
 
 
 class HttpUpstream:

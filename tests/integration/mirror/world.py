@@ -1,0 +1,105 @@
+"""A mirror in this process, on a real disk, with real upstreams: what most integration tests stand on."""
+
+import asyncio
+import hashlib
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from llmgw_kit.clock import Clock, SystemClock
+from llmgw_mirror.adapters.store import Store
+from llmgw_mirror.composition import Built, build
+from llmgw_mirror.core.versions import FileView, Source, VersionView, WeightsState
+from llmgw_mirror.service import Mirror
+from llmgw_mirror.settings import MirrorSettings
+
+#: No test of a working mirror comes near it; one that does has failed.
+PATIENCE_S = 20.0
+
+SETTLED = frozenset({WeightsState.PRESENT, WeightsState.FAILED})
+
+
+def sha256_of(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()
+
+
+def content_of(size: int, seed: int = 1) -> bytes:
+    """Bytes that differ everywhere, the same on every run."""
+    block = hashlib.sha256(str(seed).encode()).digest()
+    return b"".join(hashlib.sha256(block + n.to_bytes(4, "big")).digest() for n in range(size // 32 + 1))[
+        :size
+    ]
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    """Give way until it holds. Bounded."""
+    async with asyncio.timeout(PATIENCE_S):
+        while not condition():
+            await asyncio.sleep(0.005)
+
+
+@dataclass
+class World:
+    built: Built
+    settings: MirrorSettings
+
+    @property
+    def mirror(self) -> Mirror:
+        return self.built.mirror
+
+    @property
+    def store(self) -> Store:
+        return self.built.store
+
+    async def fetch(self, *files: Source, model: str = "org/m", version: str = "v1") -> VersionView:
+        """Ask, and wait until every file is here or has failed."""
+        await self.mirror.fetch(model, version, files)
+        return await self.settled(model, version)
+
+    async def fetch_one(self, url: str, **published: str | int) -> FileView:
+        """A version of one file."""
+        sha256, size = published.get("sha256"), published.get("size_bytes")
+        assert isinstance(sha256, str | None)
+        assert isinstance(size, int | None)
+        return (await self.fetch(Source("weights.bin", url, sha256, size))).files[0]
+
+    async def settled(self, model: str = "org/m", version: str = "v1") -> VersionView:
+        async with asyncio.timeout(PATIENCE_S):
+            while True:
+                view = await self.mirror.version(model, version)
+                assert view is not None, f"{model} {version} is unknown"
+                if all(file.state in SETTLED for file in view.files):
+                    return view
+                await asyncio.sleep(0.005)
+
+    async def received(self, count: int) -> VersionView:
+        """Wait until the only download has so many bytes; returns it."""
+        async with asyncio.timeout(PATIENCE_S):
+            while True:
+                for view in await self.mirror.downloads():
+                    if view.received_bytes == count:
+                        return view
+                await asyncio.sleep(0.005)
+
+    def parts(self) -> list[Path]:
+        return sorted(self.store.parts.glob("*.part"))
+
+    def blobs(self) -> list[str]:
+        return self.store.every_blob()
+
+
+@asynccontextmanager
+async def world(folder: Path, *, clock: Clock | None = None, **settings: object) -> AsyncIterator[World]:
+    """A mirror without passes: what it does follows from what the test asks."""
+    given = {
+        "data_dir": folder,
+        "backoff_base_s": 0.001,
+        "backoff_most_s": 0.01,
+        "disk_reserve_bytes": 0,
+        **settings,
+    }
+    made = MirrorSettings.model_validate(given)
+    async with build(made, clock or SystemClock()) as built:
+        await built.mirror.begin()
+        yield World(built, made)
