@@ -317,6 +317,9 @@ class ClientConnection(asyncio.Protocol):
             self.end()
         elif self._ready or self._ahead:
             self._pump()
+        elif self.hub.refusing and self.parsing is None:
+            # Its head was sent before the drain began and promised to keep the connection.
+            self.end()
 
     def end(self) -> None:
         """Close once everything written has left. A client still sending is listened to for a while:
