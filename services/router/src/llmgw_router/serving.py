@@ -51,7 +51,11 @@ async def serve(settings: RouterSettings) -> int:
         )
         opened.push_async_callback(admin_pages.cleanup)
         cold = await serve_http(
-            cold_app(lambda: router.board.routes if router.board.source else None, router.ready, first_seen=int(clock.unix_s())),
+            cold_app(
+                lambda: router.board.routes if router.board.source else None,
+                router.ready,
+                first_seen=int(clock.unix_s()),
+            ),
             [_unix_listener(cold_socket)],
             handler_cancellation=True,
         )

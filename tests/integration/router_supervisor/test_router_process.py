@@ -1,0 +1,220 @@
+"""The router as a process, without a controller: listeners, cold routes, both ways to stop (M5, M8, M10)."""
+
+import asyncio
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import aiohttp
+import psutil
+import pytest
+
+from llmgw_kit.testing.processes import Cage
+
+from .process import LOOPBACK, RouterProcess, ask, call, chat, engine, get, metric, running
+from .routing_bench import BOUND_S, until
+
+
+@pytest.fixture
+async def served(cage: Cage, tmp_path: Path) -> AsyncIterator[RouterProcess]:
+    """Two models, one with a slash in its name, behind one engine."""
+    async with (
+        engine(cage, tmp_path, "m", "org/m") as url,
+        running(
+            cage, tmp_path, "--endpoint", f"a={url}=m,org/m", "--metrics-listen", "127.0.0.1:0"
+        ) as router,
+    ):
+        yield await router.ready()
+
+
+async def test_router_only_mode_serves(served: RouterProcess) -> None:
+    answer = await ask(served, "m")
+    assert answer.status == 200
+    assert answer.json["choices"][0]["message"]["content"]
+    assert (await ask(served, "nobody")).json["error"]["code"] == "model_not_found"
+    assert await metric(served.admin_url, 'llmgw_router_model_picks_total{model="m,org/m"}') == 1
+    assert await metric(served.admin_url, 'llmgw_router_in_flight{model="m,org/m"}') == 0
+    assert await metric(served.admin_url, "llmgw_fleet_models_unplaceable") is None
+
+
+async def test_models_are_listed_and_found_by_any_spelling_of_a_slash(served: RouterProcess) -> None:
+    listed = (await get(f"{served.url}/v1/models")).json
+    assert listed["object"] == "list"
+    assert [(one["id"], one["status"]) for one in listed["data"]] == [("m", "ready"), ("org/m", "ready")]
+    for path in ("org/m", "org%2Fm", "org%2fm"):
+        found = await get(f"{served.url}/v1/models/{path}")
+        assert (found.status, found.json["id"]) == (200, "org/m")
+    missing = await get(f"{served.url}/v1/models/org/nobody")
+    assert (missing.status, missing.json["error"]["code"]) == (404, "model_not_found")
+
+
+REFUSED = {
+    "unknown path": ("GET", "/v1/nothing", 404, "unknown_url"),
+    "outside v1": ("GET", "/admin", 404, "unknown_url"),
+    "root": ("GET", "/", 404, "unknown_url"),
+    "wrong method": ("DELETE", "/v1/models", 405, "method_not_allowed"),
+    "preflight without CORS": ("OPTIONS", "/v1/models", 405, "method_not_allowed"),
+    "debugging is not on the client port": ("GET", "/debug/table", 404, "unknown_url"),
+    "nor are metrics": ("GET", "/metrics", 404, "unknown_url"),
+}
+
+
+@pytest.mark.parametrize(("method", "path", "status", "code"), REFUSED.values(), ids=REFUSED.keys())
+async def test_refusals_in_openai_shape(
+    served: RouterProcess, method: str, path: str, status: int, code: str
+) -> None:
+    answer = await call(method, f"{served.url}{path}", headers={"x-request-id": "mine-1"})
+    assert answer.status == status
+    assert answer.headers["content-type"].startswith("application/json")
+    assert answer.headers["x-request-id"] == "mine-1"
+    error = answer.json["error"]
+    assert (error["type"], error["param"], error["code"]) == ("invalid_request_error", None, code)
+    if status == 405:
+        assert answer.headers["allow"] == "GET, HEAD"
+
+
+async def test_head_of_what_can_be_got(served: RouterProcess) -> None:
+    answer = await call("HEAD", f"{served.url}/v1/models")
+    assert (answer.status, answer.body) == (200, b"")
+    assert answer.headers["x-request-id"]
+
+
+async def test_all_three_listeners_are_logged_and_healthcheck_asks_the_open_one(
+    served: RouterProcess,
+) -> None:
+    assert served.ports.keys() == {"client API", "admin", "metrics"}
+    for address, expected in ((served.ports["client API"], 0), (_free_port(), 1)):
+        argv = [sys.executable, "-m", "llmgw_router.main", "healthcheck", "--listen", f"127.0.0.1:{address}"]
+        done = await asyncio.to_thread(subprocess.run, argv, capture_output=True, text=True, timeout=BOUND_S)
+        assert done.returncode == expected, done.stdout
+    for url in (served.url, served.metrics_url, served.admin_url):
+        assert (await get(f"{url}/healthz")).status == 200
+        assert (await get(f"{url}/readyz")).status == 200
+    for path in ("/debug/table", "/debug/tasks", "/"):
+        assert (await get(f"{served.metrics_url}{path}")).status == 404
+
+
+async def test_the_admin_pages(served: RouterProcess) -> None:
+    table = (await get(f"{served.admin_url}/debug/table")).json
+    assert table["source"] == "static"
+    assert [one["endpoint_id"] for one in table["endpoints"]] == ["a"]
+    assert [one["serving"] for one in (await get(f"{served.admin_url}/debug/workers")).json] == [True]
+    assert "metrics" in (await get(f"{served.admin_url}/debug/tasks")).body.decode()
+    assert (await get(f"{served.admin_url}/debug/memory")).status == 200
+    profile = await get(f"{served.admin_url}/debug/profile?seconds=0.2")
+    assert "lifecycle.py:run" in profile.body.decode()
+    for bad in ("0", "-1", "61", "x", "nan"):
+        assert (await get(f"{served.admin_url}/debug/profile?seconds={bad}")).status == 400
+
+
+async def test_an_absent_metrics_listener_is_told(cage: Cage, tmp_path: Path) -> None:
+    async with running(cage, tmp_path, "--endpoint", "a=http://127.0.0.1:9=m") as router:
+        assert "metrics: off (admin listener only)" in router.log
+
+
+def _free_port() -> int:
+    with socket.socket() as sock:
+        sock.bind(("127.0.0.1", 0))
+        return int(sock.getsockname()[1])
+
+
+@pytest.mark.parametrize("shared", [False, True], ids=["plain", "SO_REUSEPORT"])
+@pytest.mark.parametrize("flag", ["--listen", "--admin-listen", "--metrics-listen"])
+async def test_a_taken_port_is_named_and_nothing_is_left_open(
+    cage: Cage, tmp_path: Path, flag: str, shared: bool
+) -> None:
+    with socket.socket() as holder:
+        if shared:
+            holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+        holder.bind(("127.0.0.1", 0))
+        holder.listen()
+        taken = f"127.0.0.1:{holder.getsockname()[1]}"
+        flags = {
+            "--listen": "127.0.0.1:0",
+            "--admin-listen": "127.0.0.1:0",
+            "--metrics-listen": "127.0.0.1:0",
+        }
+        flags[flag] = taken
+        argv = [part for pair in flags.items() for part in pair]
+        router = RouterProcess.spawn(cage, tmp_path, *argv, "--endpoint", "a=http://127.0.0.1:9=m")
+        assert await router.child.wait(BOUND_S) == 1
+    assert taken in router.log
+    assert "taken" in router.log
+    assert flag in router.log
+    assert "Traceback" not in router.log
+
+
+async def test_a_stream_finishes_during_the_drain_and_readiness_goes_first(
+    cage: Cage, tmp_path: Path
+) -> None:
+    flags = ("--tokens", "12", "--token-interval-s", "0.15")
+    async with (
+        engine(cage, tmp_path, "m", flags=flags) as url,
+        running(cage, tmp_path, "--endpoint", f"a={url}=m", "--metrics-listen", "127.0.0.1:0") as router,
+        aiohttp.ClientSession() as session,
+    ):
+        await router.ready()
+        async with session.post(f"{router.url}/v1/chat/completions", json=chat("m", stream=True)) as answer:
+            first = await answer.content.readany()
+            router.child.send_signal(signal.SIGTERM)
+            await until(lambda: "draining" in router.log, "drain")
+            assert (await get(f"{router.metrics_url}/readyz")).json["why"] == "stopping"
+            assert (await get(f"{router.admin_url}/healthz")).status == 200
+            rest = await answer.content.read()
+        assert (first + rest).rstrip().endswith(b"data: [DONE]")
+        assert await router.child.wait(BOUND_S) == 0
+    assert router.log.rstrip().endswith("stopped")
+    assert "Traceback" not in router.log
+
+
+async def test_what_outlives_the_drain_is_ended_in_band_and_the_exit_is_clean(
+    cage: Cage, tmp_path: Path
+) -> None:
+    async with (
+        engine(cage, tmp_path, "m", flags=("--tokens", "1000", "--token-interval-s", "0.1")) as url,
+        running(cage, tmp_path, "--endpoint", f"a={url}=m", "--drain-s", "0.5") as router,
+        aiohttp.ClientSession() as session,
+    ):
+        await router.ready()
+        async with session.post(f"{router.url}/v1/chat/completions", json=chat("m", stream=True)) as answer:
+            await answer.content.readany()
+            router.child.send_signal(signal.SIGINT)
+            async with asyncio.timeout(BOUND_S):
+                try:
+                    rest = await answer.content.read()
+                except aiohttp.ClientError:
+                    rest = b""
+        assert b"[DONE]" not in rest
+        assert await router.child.wait(BOUND_S) == 0
+
+
+async def test_a_second_signal_exits_at_once_and_takes_the_workers_along(cage: Cage, tmp_path: Path) -> None:
+    async with (
+        engine(cage, tmp_path, "m", flags=("--tokens", "1000", "--token-interval-s", "0.1")) as url,
+        running(cage, tmp_path, "--endpoint", f"a={url}=m") as router,
+        aiohttp.ClientSession() as session,
+    ):
+        await router.ready()
+        workers = psutil.Process(router.child.pid).children()
+        assert len(workers) == 1
+        async with session.post(f"{router.url}/v1/chat/completions", json=chat("m", stream=True)) as answer:
+            await answer.content.readany()
+            router.child.send_signal(signal.SIGTERM)
+            await until(lambda: "draining" in router.log, "drain")
+            router.child.send_signal(signal.SIGTERM)
+            assert await router.child.wait(BOUND_S) == 128 + signal.SIGTERM
+            await until(lambda: not any(_alive(worker) for worker in workers), "end of the workers")
+
+
+def _alive(process: psutil.Process) -> bool:
+    return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+
+
+async def test_bad_settings_end_it_with_lines_and_no_traceback(cage: Cage, tmp_path: Path) -> None:
+    router = RouterProcess.spawn(cage, tmp_path, *LOOPBACK, "--endpoint", "a=http://h:1")
+    assert await router.child.wait(BOUND_S) == 1
+    assert router.log.startswith("error: --endpoint 'a=http://h:1'")
+    assert "Traceback" not in router.log
