@@ -18,7 +18,7 @@ from llmgw_controller.core.why import why
 from tests.unit.controller.build import NOW
 from tests.unit.controller.worlds import fleets
 
-thorough = settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+thorough = settings(max_examples=120, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
 
 @thorough

@@ -50,17 +50,21 @@ _BARE = (Phase.WANTED, Phase.UNPLACEABLE, Phase.STOPPED, Phase.FAILED)
 def fleets(draw: st.DrawFn) -> Snapshot:
     """Up to four nodes with up to four devices; claims never overlap, anything else may."""
     count = draw(st.integers(1, 4))
+    # Half of the fleets are in good health, or faults would hide all that placing does.
+    well = draw(st.booleans())
     term_started = draw(st.sampled_from([TERM_STARTED, NOW - 5]))
     nodes = []
     for number in range(1, count + 1):
-        lost_at = draw(st.sampled_from([None, None, None, NOW - 100]))
+        lost_at = None if well else draw(st.sampled_from([None, None, None, NOW - 100]))
         nodes.append(
             node(
                 f"n{number}",
                 draw(st.integers(0, 4)),
-                gpu_class=draw(st.sampled_from(["L4", "L4", "H100"])),
+                gpu_class=draw(st.sampled_from(["L4", "L4", "L4", "H100"])),
                 fabrics=draw(st.sampled_from([(), ("ib",)])),
-                schedulability=draw(st.sampled_from(list(Schedulability))),
+                schedulability=Schedulability.SCHEDULABLE
+                if well
+                else draw(st.sampled_from(list(Schedulability))),
                 lost_at=lost_at,
             )
         )
@@ -98,7 +102,7 @@ def fleets(draw: st.DrawFn) -> Snapshot:
                 )
     words = []
     for one in nodes:
-        age = draw(st.sampled_from([None, 1.0, 1.0, 1.0, 60.0, 1000.0]))
+        age = 1.0 if well else draw(st.sampled_from([None, 1.0, 1.0, 1.0, 60.0, 1000.0]))
         if age is None or NOW - age < term_started:
             continue
         mine = [
@@ -107,22 +111,27 @@ def fleets(draw: st.DrawFn) -> Snapshot:
             for part in row.shards
             if part.node_id == one.node_id and part.shard_id in reports
         ]
-        if one.devices and draw(st.integers(0, 5)) == 0:
+        if one.devices and not well and draw(st.integers(0, 5)) == 0:
             stale = shard("ghost/1", one.node_id, 0)
             mine.append(report(replica(MODELS[0], 9, Phase.READY, stale), stale, ShardState.SERVING))
         devices = tuple(
             device(
                 d,
-                state=draw(st.sampled_from([DeviceState.HEALTHY] * 4 + list(DeviceState))),
-                foreign_used_bytes=draw(st.sampled_from([None, 0, 0, GIB])),
+                state=DeviceState.HEALTHY
+                if well
+                else draw(st.sampled_from([DeviceState.HEALTHY] * 4 + list(DeviceState))),
+                foreign_used_bytes=None if well else draw(st.sampled_from([None, 0, 0, GIB])),
             )
             for d in one.devices
         )
-        words.append(heard(one, mine, at=NOW - age, devices=devices, connected=draw(st.integers(0, 4)) > 0))
+        words.append(
+            heard(one, mine, at=NOW - age, devices=devices, connected=well or draw(st.integers(0, 4)) > 0)
+        )
     watched: Activity = draw(
         st.sampled_from(
             [
                 Activity(None),
+                activity(router(), touched={"a/1": 4000, "b/1": 4000, "c/2": 5000}),
                 activity(),
                 activity(router(), touched={"a/1": 4000, "b/2": 1}),
                 activity(router(a__1=3)),

@@ -41,6 +41,13 @@ WISH_OF_PHASE: dict[Phase, Wish] = {
     Phase.STOPPED: Wish.STOP,
 }
 
+#: States in which an engine answers, by whether its replica is draining: told to drain, its agent may not
+#: have said so yet; told to serve, an engine that drains takes nothing new.
+_ANSWERING = {
+    True: frozenset({ShardState.SERVING, ShardState.DRAINING}),
+    False: frozenset({ShardState.SERVING}),
+}
+
 #: Phases in which the shards of the row are to run.
 RUNNING = frozenset({Phase.RESERVED, Phase.STARTING, Phase.READY, Phase.DRAINING})
 
@@ -107,7 +114,7 @@ def is_serving(row: ReplicaRow, snapshot: Snapshot, now: float) -> bool:
                 return False
             continue
         report = report_of(snapshot, shard)
-        if report is None or report.state not in (ShardState.SERVING, ShardState.DRAINING):
+        if report is None or report.state not in _ANSWERING[row.phase is Phase.DRAINING]:
             return False
         if is_silent(snapshot, shard.node_id, now):
             return False

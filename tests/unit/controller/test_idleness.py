@@ -1,0 +1,167 @@
+"""The six rules, one table each; what is not known is never idle."""
+
+from dataclasses import replace
+
+import pytest
+
+from llmgw_controller.core.activity import Activity, Busy, Idle, Unknown
+from llmgw_controller.core.idleness import idle_replicas, may_leave, verdict, verdicts
+from llmgw_controller.core.state import Cause, Phase, ShardState
+from llmgw_kit.ids import ModelId
+from tests.unit.controller.build import (
+    NOW,
+    activity,
+    ask,
+    heard,
+    member,
+    model,
+    node,
+    replica,
+    report,
+    router,
+    shard,
+    snapshot,
+)
+
+ONE = model(idle_after_s=600.0, min_residency_s=60.0)
+ROW = replica(ONE, 1, Phase.READY, shard("m/1", "n1", 0), ready_since=NOW - 5000)
+BOTH = {"r1": member("r1"), "r2": member("r2")}
+TOUCHED = {"m/1": 700.0}
+
+
+def judged(watched, *, row=ROW, routers=BOTH, running=0, unknown=None, silent=False, **changes):
+    word = heard(
+        node("n1"),
+        [report(row, row.shards[0], ShardState.SERVING, running=running, running_unknown=unknown)],
+        at=NOW - (60 if silent else 1),
+    )
+    snap = snapshot([ONE], [node("n1")], [row], [word], activity=watched, routers=routers, **changes)
+    return verdict(snap, row, NOW)
+
+
+FRESH = activity(router("r1"), router("r2"), touched=TOUCHED)
+
+CASES = {
+    "asked 700 s ago, all heard": (judged(FRESH), Idle(700.0, never_asked=False)),
+    "never asked, watched since it was ready": (
+        judged(activity(router("r1"), router("r2"))),
+        Idle(5000.0, never_asked=True),
+    ),
+    "never asked, watched for less than it is ready": (
+        judged(activity(router("r1"), router("r2"), watching_since=500_000.0 - 90)),
+        Idle(90.0, never_asked=True),
+    ),
+    "a time from before it was ready is no idleness of this one": (
+        judged(FRESH, row=replace(ROW, ready_since=NOW - 30)),
+        Idle(30.0, never_asked=False),
+    ),
+    "no Redis configured": (judged(Activity(None)), Unknown("redis_not_configured")),
+    "Redis away": (judged(Activity(None, "redis_unreachable")), Unknown("redis_unreachable")),
+    "Redis flushed": (
+        judged(activity(router("r1"), router("r2"), watching_since=None, epoch=None)),
+        Unknown("watch_restarted"),
+    ),
+    "flushed, one router has not sent its map again": (
+        judged(activity(router("r1"), router("r2", epoch="old"), touched=TOUCHED)),
+        Unknown("router_resending"),
+    ),
+    "flushed, all have sent theirs again": (
+        judged(activity(router("r1", epoch="e2"), router("r2", epoch="e2"), touched=TOUCHED, epoch="e2")),
+        Idle(700.0, never_asked=False),
+    ),
+    "a router vanished": (judged(activity(router("r1"), touched=TOUCHED)), Unknown("router_silent")),
+    "a router is late": (
+        judged(activity(router("r1"), router("r2", age_s=16), touched=TOUCHED)),
+        Unknown("router_silent"),
+    ),
+    "a vanished router that said goodbye is no member": (
+        judged(activity(router("r1"), touched=TOUCHED), routers={"r1": member("r1")}),
+        Idle(700.0, never_asked=False),
+    ),
+    "a router restarted and its new life is not a member yet": (
+        judged(activity(router("r1"), replace(router("r2"), incarnation="second life"), touched=TOUCHED)),
+        Unknown("router_silent"),
+    ),
+    "a router crashed 40 s ago: that counts as an ask": (
+        judged(FRESH, routers={"r1": member("r1"), "r2": member("r2", crashed_at=NOW - 40)}),
+        Idle(40.0, never_asked=False),
+    ),
+    "in flight at one router": (judged(activity(router("r1", m__1=2), router("r2"))), Busy(2)),
+    "in flight, though another router is silent": (judged(activity(router("r1", m__1=2))), Busy(2)),
+    "in flight at a router no leader has met": (
+        judged(activity(router("r1"), router("r2"), router("r9", m__1=1))),
+        Busy(1),
+    ),
+    "a silent router's old counts do not make it busy": (
+        judged(activity(router("r1"), router("r2", age_s=60, m__1=4), touched=TOUCHED)),
+        Unknown("router_silent"),
+    ),
+    "the engine runs what no router sent": (judged(FRESH, running=1), Busy(None, direct_traffic=True)),
+    "the engine runs, and a router that may have sent it is silent": (
+        judged(activity(router("r1"), touched=TOUCHED), running=1),
+        Busy(None, direct_traffic=False),
+    ),
+    "the engine runs, Redis away": (
+        judged(Activity(None, "redis_unreachable"), running=1),
+        Busy(None, direct_traffic=False),
+    ),
+    "the gauge cannot be read": (
+        judged(FRESH, running=None, unknown="HTTP 500"),
+        Unknown("engine_gauge_unreadable"),
+    ),
+    "an engine without a gauge": (judged(FRESH, running=None), Idle(700.0, never_asked=False)),
+    "its node is silent": (judged(FRESH, silent=True), Unknown("node_silent")),
+    "no router at all, watched": (judged(activity(), routers={}), Idle(5000.0, never_asked=True)),
+}
+
+
+@pytest.mark.parametrize("case", list(CASES))
+def test_the_rules(case):
+    found, expected = CASES[case]
+    assert found == expected
+
+
+def test_a_shard_not_heard_in_this_term_is_unknown():
+    snap = snapshot([ONE], [node("n1")], [ROW], [], activity=FRESH, routers=BOTH, term_started=NOW - 2)
+    assert verdict(snap, ROW, NOW) == Unknown("shard_not_heard")
+
+
+def test_only_what_can_be_asked_is_judged():
+    rows = [
+        replica(ONE, number, phase, shard(f"m/{number}", "n1", number))
+        for number, phase in enumerate(Phase)
+        if phase is not Phase.STOPPED
+    ]
+    found = verdicts(snapshot([ONE], [node("n1", 12)], rows, activity=FRESH), NOW).by_replica
+    assert {row.phase for row in rows if row.replica_id in found} == {Phase.READY, Phase.DRAINING}
+
+
+LEAVES = {
+    "idle long enough": ({}, {}, {}, True),
+    "idle not long enough": ({"idle_after_s": 701.0}, {}, {}, False),
+    "never lets go": ({"idle_after_s": None}, {}, {}, False),
+    "pinned": ({"pinned": True}, {}, {}, False),
+    "residency not over": ({"min_residency_s": 5001.0}, {}, {}, False),
+    "somebody is held for it": ({}, {}, {"held": {ModelId("m"): 1}}, False),
+    "an activation is open": ({}, {}, {"activations": ask(ONE)}, False),
+    "draining already": ({}, {"phase": Phase.DRAINING}, {}, False),
+}
+
+
+@pytest.mark.parametrize("case", list(LEAVES))
+def test_what_may_leave_unasked(case):
+    of_model, of_row, of_snapshot, leaves = LEAVES[case]
+    one = replace(ONE, **of_model)
+    row = replace(ROW, cause=Cause.ACTIVATION, **of_row)
+    snap = snapshot([one], [node("n1")], [row], activity=FRESH, routers=BOTH, **of_snapshot)
+    assert may_leave(snap, row, one, verdicts(snap, NOW), NOW) is leaves
+
+
+@pytest.mark.parametrize(
+    ("watched", "may"), [(FRESH, True), (Activity(None), False), (activity(router("r1", m__1=1)), False)]
+)
+def test_only_idle_replicas_are_pointed_at(watched, may):
+    snap = snapshot([ONE], [node("n1")], [ROW], activity=watched, routers=BOTH)
+    assert bool(idle_replicas(snap, verdicts(snap, NOW))) is may
+    pinned = replace(snap, catalog=replace(snap.catalog, models={ONE.name: replace(ONE, pinned=True)}))
+    assert not idle_replicas(pinned, verdicts(pinned, NOW))
