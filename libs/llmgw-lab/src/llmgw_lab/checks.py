@@ -89,7 +89,7 @@ def require_disk(folder: Path) -> None:
 
 
 def clear_folder(folder: Path) -> None:
-    """Remove what an earlier run left: a run starts from nothing, so that its first request finds a cold model."""
+    """Remove what an earlier run left: each starts from nothing, so its first request finds a cold model."""
     for name in ("config", "data", "log"):
         shutil.rmtree(folder / name, ignore_errors=True)
 
