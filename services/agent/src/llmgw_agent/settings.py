@@ -5,7 +5,15 @@ import sys
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, field_validator
+from pydantic import (
+    AfterValidator,
+    AliasChoices,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    field_validator,
+)
 from pydantic_settings import SettingsConfigDict
 
 from llmgw_agent.core.devices import Device
@@ -50,9 +58,15 @@ class DeclaredDevice(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    id: str = Field(min_length=1, description="unique on the node, stable over restarts")
+    id: str | None = Field(
+        None, min_length=1, description="unique on the node, stable over restarts; default gpu-0, gpu-1, ..."
+    )
     gpu_class: str = Field(min_length=1, description='what profiles ask for, e.g. "H100"')
-    memory: Size | None = Field(None, description='bytes, or "24GiB"; unknown when absent')
+    memory_bytes: Size | None = Field(
+        None,
+        validation_alias=AliasChoices("memory_bytes", "memory"),
+        description='bytes, or "24GiB"; unknown when absent',
+    )
     vendor: str = Field("declared", description="for people")
 
 
@@ -136,7 +150,7 @@ class AgentSettings(ServiceSettings):
     @field_validator("devices")
     @classmethod
     def _devices(cls, value: tuple[DeclaredDevice, ...]) -> tuple[DeclaredDevice, ...]:
-        ids = [one.id for one in value]
+        ids = [one.id or f"gpu-{index}" for index, one in enumerate(value)]
         doubled = sorted({one for one in ids if ids.count(one) > 1})
         if doubled:
             raise ValueError(f"device ids must differ; twice: {', '.join(doubled)}")
@@ -176,6 +190,12 @@ class AgentSettings(ServiceSettings):
     def declared(self) -> tuple[Device, ...]:
         """The declared devices as core knows them."""
         return tuple(
-            Device(DeviceId(one.id), index, one.gpu_class, one.vendor, memory_total_bytes=one.memory)
+            Device(
+                DeviceId(one.id or f"gpu-{index}"),
+                index,
+                one.gpu_class,
+                one.vendor,
+                memory_total_bytes=one.memory_bytes,
+            )
             for index, one in enumerate(self.devices)
         )
