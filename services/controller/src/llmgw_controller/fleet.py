@@ -1,0 +1,275 @@
+"""The agents' sessions of one term: who is connected, what each said last, what each is to do."""
+
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+from llmgw.v1 import agent_pb2 as pb
+from llmgw_controller import wire_agent
+from llmgw_controller.core.desired import desired_for
+from llmgw_controller.core.plan import Change, PutEvent, PutNode, Severity
+from llmgw_controller.core.state import (
+    DeviceReport,
+    NodeHeard,
+    NodeRow,
+    ReplicaRow,
+    Schedulability,
+    ShardRow,
+    ShardState,
+    Stored,
+)
+from llmgw_controller.leadership import Tenure
+from llmgw_controller.ledger import Ledger
+from llmgw_controller.outbox import Outbox
+from llmgw_kit.errors import Conflict
+from llmgw_kit.ids import NodeId, SessionEpoch
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(eq=False)
+class Session:
+    """One agent's stream. Its epoch names it: what comes under an older one is dropped."""
+
+    node_id: NodeId
+    agent_instance: str
+    epoch: SessionEpoch
+    outbox: Outbox[pb.ConnectResponse]
+    #: Of the Desired last handed over, as bytes, to see whether it changed.
+    desired: bytes | None = None
+    desired_version: int = 0
+
+
+class Fleet:
+    """All sessions of this term, and what was heard in them. Lives on one loop, dies with the term."""
+
+    def __init__(
+        self, tenure: Tenure, ledger: Ledger, hint: Callable[[], None], mirror_urls: Sequence[str]
+    ) -> None:
+        self._tenure = tenure
+        self._ledger = ledger
+        self._hint = hint
+        self._mirror_urls = tuple(mirror_urls)
+        self._sessions: dict[NodeId, Session] = {}
+        self._heard: dict[NodeId, NodeHeard] = {}
+        self._closed = False
+
+    def heard(self) -> dict[NodeId, NodeHeard]:
+        """A copy: decisions and views read it while it changes."""
+        return dict(self._heard)
+
+    @property
+    def connected(self) -> int:
+        """Open sessions."""
+        return len(self._sessions)
+
+    async def open(self, hello: wire_agent.Hello) -> Session:
+        """Accept an agent: write its node under a new epoch, fence an older session of the node.
+
+        Raises Fenced or Unavailable when it cannot be written: an unstored epoch could be given twice."""
+        async with self._ledger.writing() as stored:
+            known = stored.nodes.get(hello.node_id)
+            now = self._tenure.now()
+            row = self._row(hello, known, now)
+            older = self._sessions.get(hello.node_id)
+            await self._ledger.commit([PutNode(row), *_events(hello, known, older, now)])
+            if self._closed:
+                raise Conflict("the term ended meanwhile")
+            session = Session(hello.node_id, hello.agent_instance, row.session_epoch, Outbox(hello.node_id))
+            self._sessions[hello.node_id] = session
+            self._heard[hello.node_id] = NodeHeard(
+                node_id=hello.node_id,
+                session_epoch=row.session_epoch,
+                connected=True,
+                heard_at=now,
+                devices=hello.inventory.devices,
+                shards=hello.shards,
+                weights=hello.weights,
+                engines=hello.inventory.engines,
+                disk_free_bytes=hello.inventory.disk_free_bytes,
+            )
+        if older is not None:
+            older.outbox.end(self._reject("fenced", f"another session of {hello.node_id} took over"))
+        self._welcome_with_desired(session)
+        self._hint()
+        return session
+
+    def _row(self, hello: wire_agent.Hello, known: NodeRow | None, now: float) -> NodeRow:
+        inventory = hello.inventory
+        return NodeRow(
+            node_id=hello.node_id,
+            boot_id=hello.boot_id,
+            agent_instance=hello.agent_instance,
+            version=hello.version,
+            address=inventory.address,
+            fabrics=inventory.fabrics,
+            pool=inventory.pool,
+            engine_ports=inventory.engine_ports,
+            devices=inventory.rows(),
+            schedulability=known.schedulability if known else Schedulability.SCHEDULABLE,
+            session_epoch=SessionEpoch((known.session_epoch if known else 0) + 1),
+            last_heard=now,
+            # LOST is judged and lifted by the pass, which also sees to the tombstones.
+            lost_at=known.lost_at if known else None,
+        )
+
+    async def hear(self, session: Session, message: pb.ConnectRequest) -> None:
+        """One message of an open session. Raises InvalidRequest for what makes no sense."""
+        if self._sessions.get(session.node_id) is not session or message.session_epoch != session.epoch:
+            log.info("dropped a message of an old session of %s", session.node_id)
+            return
+        before = self._heard[session.node_id]
+        now = replace(before, heard_at=self._tenure.now())
+        match message.WhichOneof("body"):
+            case "beat":
+                pass
+            case "shard_status":
+                now = replace(
+                    now, shards={**now.shards, **wire_agent.shard_reports(message.shard_status.shards)}
+                )
+            case "device_health":
+                now = replace(now, devices=_updated(now, message.device_health))
+            case "weights_status":
+                status = message.weights_status
+                now = replace(now, weights=wire_agent.held_weights(status.weights))
+                if status.HasField("disk_free_bytes"):
+                    now = replace(now, disk_free_bytes=status.disk_free_bytes)
+            case "inventory":
+                inventory = wire_agent.inventory(message.inventory)
+                await self._write_inventory(session, inventory)
+                now = replace(
+                    now,
+                    devices=inventory.devices,
+                    engines=inventory.engines,
+                    disk_free_bytes=inventory.disk_free_bytes,
+                )
+            case "command_result":
+                result = message.command_result
+                if not result.accepted:
+                    log.warning(
+                        "%s refused command %s: %s", session.node_id, result.command_id, result.message
+                    )
+            case other:
+                log.warning(
+                    "%s sent %s, which this release does not know", session.node_id, other or "nothing"
+                )
+        if self._sessions.get(session.node_id) is not session:
+            return  # replaced while its inventory was written
+        self._heard[session.node_id] = now
+        if replace(now, heard_at=before.heard_at) != before:
+            self._hint()
+
+    async def _write_inventory(self, session: Session, inventory: wire_agent.Inventory) -> None:
+        async with self._ledger.writing() as stored:
+            row = stored.nodes[session.node_id]
+            new = replace(
+                row,
+                address=inventory.address,
+                fabrics=inventory.fabrics,
+                pool=inventory.pool,
+                engine_ports=inventory.engine_ports,
+                devices=inventory.rows(),
+            )
+            if new != row:
+                await self._ledger.commit([PutNode(new)])
+
+    def closed(self, session: Session) -> None:
+        """The stream is gone. Only the session that owns the node may say so of it."""
+        if self._sessions.get(session.node_id) is session:
+            del self._sessions[session.node_id]
+            self._heard[session.node_id] = replace(self._heard[session.node_id], connected=False)
+            self._hint()
+
+    def tell(self, node_id: NodeId, message: pb.ConnectResponse) -> None:
+        """A command to a node; lost when it is not connected, and repaired by its next Desired."""
+        session = self._sessions.get(node_id)
+        if session is not None:
+            message.term = self._tenure.term
+            session.outbox.notice(message)
+
+    def publish(self, stored: Stored) -> None:
+        """Hand each connected node its complete Desired if it changed, and forget exits that are settled."""
+        for session in self._sessions.values():
+            self._publish_to(session, stored)
+        named = {shard.shard_id for row in stored.replicas.values() for shard in row.shards}
+        named.update(stone.shard_id for stone in stored.tombstones)
+        for node_id, heard in self._heard.items():
+            kept = {
+                shard_id: report
+                for shard_id, report in heard.shards.items()
+                if report.state is not ShardState.EXITED or shard_id in named
+            }
+            if len(kept) < len(heard.shards):
+                self._heard[node_id] = replace(heard, shards=kept)
+
+    def _welcome_with_desired(self, session: Session) -> None:
+        """The Desired that follows Welcome. Before the first reading of a term it comes with the first
+        pass."""
+        if self._ledger.known:
+            self._publish_to(session, self._ledger.stored)
+
+    def _publish_to(self, session: Session, stored: Stored) -> None:
+        catalog = self._ledger.catalog
+        desired = pb.Desired(
+            shards=[
+                pb.WantedShard(spec=self.spec(row, shard, stored), wish=wire_agent.WISH_TO_WIRE[wish])
+                for row, shard, wish in desired_for(session.node_id, stored, catalog)
+            ]
+        )
+        text = desired.SerializeToString(deterministic=True)
+        if text != session.desired:
+            session.desired = text
+            session.desired_version += 1
+            desired.version = session.desired_version
+            session.outbox.state(pb.ConnectResponse(term=self._tenure.term, desired=desired))
+
+    def spec(self, row: ReplicaRow, shard: ShardRow, stored: Stored) -> pb.ShardSpec:
+        """What an agent is to know of one shard."""
+        model = self._ledger.catalog.models.get(row.model)
+        return wire_agent.shard_spec(row, shard, model, stored.nodes, self._mirror_urls)
+
+    def end_all(self, last: Callable[[], pb.ConnectResponse]) -> None:
+        """End every session with a last word."""
+        self._closed = True
+        for session in self._sessions.values():
+            message = last()
+            message.term = self._tenure.term
+            session.outbox.end(message)
+
+    def _reject(self, code: str, text: str) -> pb.ConnectResponse:
+        return pb.ConnectResponse(term=self._tenure.term, reject=pb.Reject(code=code, text=text))
+
+
+def _updated(heard: NodeHeard, health: pb.DeviceHealth) -> tuple[DeviceReport, ...]:
+    changed = {device.device_id: device for device in wire_agent.devices(health.devices)}
+    return tuple(changed.get(device.device_id, device) for device in heard.devices)
+
+
+def _events(
+    hello: wire_agent.Hello, known: NodeRow | None, older: Session | None, now: float
+) -> list[Change]:
+    node = hello.node_id
+    if known is None:
+        count = len(hello.inventory.devices)
+        return [
+            PutEvent(
+                now, "node_registered", node, f"{count} GPUs, at {hello.inventory.address}", Severity.INFO
+            )
+        ]
+    if older is not None and older.agent_instance != hello.agent_instance:
+        text = (
+            f"agent {hello.agent_instance} took over from {older.agent_instance}, which was still connected: "
+            "two agents may run under one node id"
+        )
+        return [PutEvent(now, "session_fenced", node, text, Severity.TROUBLE)]
+    if known.boot_id != hello.boot_id:
+        return [
+            PutEvent(
+                now,
+                "node_rebooted",
+                node,
+                "another boot id: its engines died with the old one",
+                Severity.NOTE,
+            )
+        ]
+    return []

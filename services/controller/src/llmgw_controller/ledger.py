@@ -1,0 +1,111 @@
+"""The leader's hold on the rows: one pen, the newest reading, and the catalog that follows from it."""
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+
+from llmgw_controller.catalog_file import parse_model_json
+from llmgw_controller.core.apply import apply
+from llmgw_controller.core.catalog import Catalog, Model, Source, merged
+from llmgw_controller.core.plan import Change
+from llmgw_controller.core.state import Stored
+from llmgw_controller.leadership import Tenure
+from llmgw_controller.ports import Store
+from llmgw_kit.errors import InvalidRequest
+from llmgw_kit.ids import ModelId
+
+log = logging.getLogger(__name__)
+
+
+class Ledger:
+    """Rows as this leader last read or wrote them. Nobody else writes controlled rows while the term holds,
+    so between readings the copy goes on with what was committed here."""
+
+    def __init__(self, store: Store, tenure: Tenure, configured: Sequence[Model]) -> None:
+        self._store = store
+        self._tenure = tenure
+        self._configured = list(configured)
+        self._pen = asyncio.Lock()
+        self._stored = Stored()
+        #: After a write of unknown outcome the copy may be wrong until it is read again.
+        self._doubtful = True
+        self._parsed: dict[ModelId, tuple[str, Model | None]] = {}
+        #: Term clock of the newest reading; None before the first.
+        self.read_at: float | None = None
+        self.catalog = merged(self._configured, [])
+
+    @property
+    def stored(self) -> Stored:
+        """The copy; for views, and for decisions under `writing`."""
+        return self._stored
+
+    @property
+    def known(self) -> bool:
+        """The rows were read at least once in this term."""
+        return self.read_at is not None
+
+    @asynccontextmanager
+    async def writing(self) -> AsyncIterator[Stored]:
+        """Hold the pen: what is read inside stays true until the commit inside.
+
+        Raises Unavailable when a doubtful copy cannot be read again."""
+        async with self._pen:
+            self._tenure.require()
+            if self._doubtful:
+                await self._read()
+            yield self._stored
+
+    async def read(self) -> Stored:
+        """Read all rows anew; under `writing` only."""
+        assert self._pen.locked(), "rows are read under the pen"
+        await self._read()
+        return self._stored
+
+    async def commit(self, changes: Sequence[Change]) -> None:
+        """Write all or nothing; under `writing` only. Raises what the store raises, and Fenced."""
+        assert self._pen.locked(), "rows are written under the pen"
+        self._tenure.require()
+        if not changes:
+            return
+        self._doubtful = True
+        await self._store.commit(self._tenure.term, changes)
+        self._take(apply(self._stored, changes))
+        self._doubtful = False
+
+    async def _read(self) -> None:
+        self._take(await self._store.load())
+        self._doubtful = False
+        self.read_at = self._tenure.now()
+
+    def _take(self, stored: Stored) -> None:
+        if stored.models != self._stored.models or self.read_at is None:
+            self.catalog = self._merge(stored.models)
+        self._stored = stored
+
+    def _merge(self, texts: dict[ModelId, str]) -> Catalog:
+        """A stored model that cannot be understood is told and left out; the others still serve (M16)."""
+        parsed: dict[ModelId, tuple[str, Model | None]] = {}
+        for name, text in sorted(texts.items()):
+            known = self._parsed.get(name)
+            parsed[name] = (
+                known if known is not None and known[0] == text else (text, _understood(name, text))
+            )
+        self._parsed = parsed
+        catalog = merged(self._configured, [model for _, model in parsed.values() if model is not None])
+        for name in catalog.shadowed:
+            log.warning("stored model %s is hidden by the configuration's model of that name", name)
+        return catalog
+
+    @property
+    def not_understood(self) -> tuple[ModelId, ...]:
+        """Stored models that this release cannot parse."""
+        return tuple(name for name, (_, model) in self._parsed.items() if model is None)
+
+
+def _understood(name: ModelId, text: str) -> Model | None:
+    try:
+        return parse_model_json(text, source=Source.STORED, where=f"stored model {name}")
+    except InvalidRequest as e:
+        log.error("%s; it is left out until it is applied again or removed", e.text)
+        return None

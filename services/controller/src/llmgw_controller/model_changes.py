@@ -1,0 +1,119 @@
+"""Adding, changing and removing stored models at run time."""
+
+import logging
+
+from llmgw.v1 import operator_pb2 as pb
+from llmgw_controller.catalog_file import canonical_json, check_names, parse_model_json
+from llmgw_controller.core.catalog import Model, Source
+from llmgw_controller.core.plan import DropModel, PutEvent, PutModel, Severity
+from llmgw_controller.core.rollout import is_current
+from llmgw_controller.core.state import Stored, Wish
+from llmgw_controller.reign import Reign
+from llmgw_kit.errors import Conflict, InvalidRequest, NotFound
+from llmgw_kit.ids import ModelId
+from llmgw_kit.names import did_you_mean
+
+log = logging.getLogger(__name__)
+
+MEMORY_WARNING = "no database is configured: it is kept in memory, and gone when this controller stops"
+
+
+async def apply_model(reign: Reign, text: str, *, dry_run: bool) -> pb.ApplyModelResponse:
+    """Store the model, or only say what would come of it.
+
+    Raises InvalidRequest for what makes no sense, Conflict for a name that the configuration owns."""
+    model = parse_model_json(text, source=Source.STORED, where="the model")
+    async with reign.ledger.writing() as stored:
+        configured = {one.name for one in reign.rules.configured}
+        if model.name in configured:
+            raise Conflict(
+                f"model {model.name} is in the controller's configuration, which wins over what is stored",
+                code="configured_model",
+                next_steps=["change the configuration file, or apply it under another name"],
+            )
+        others = [one for one in reign.ledger.catalog.sorted_models() if one.name != model.name]
+        check_names([*others, model], where="the catalog")
+        before = reign.ledger.catalog.models.get(model.name)
+        outcome = "unchanged" if before == model else "changed" if model.name in stored.models else "created"
+        answer = pb.ApplyModelResponse(
+            model=model.name, outcome=outcome, warnings=_warnings(reign, stored, before, model)
+        )
+        if outcome != "unchanged" and not dry_run:
+            event = PutEvent(
+                reign.tenure.now(), f"model_{outcome}", model.name, _what(before, model), Severity.INFO
+            )
+            await reign.ledger.commit([PutModel(model.name, canonical_json(model)), event])
+            log.info("model %s %s", model.name, outcome)
+            if reign.world.store.kind == "memory":
+                log.warning("model %s: %s", model.name, MEMORY_WARNING)
+    reign.hints()
+    return answer
+
+
+def _warnings(reign: Reign, stored: Stored, before: Model | None, model: Model) -> list[str]:
+    found = []
+    if reign.world.store.kind == "memory":
+        found.append(MEMORY_WARNING)
+    if model.weights is not None and not reign.rules.mirror_urls:
+        found.append("no mirror is configured: only nodes that hold the weights already can start it")
+    classes = {device.gpu_class for node in stored.nodes.values() for device in node.devices}
+    for profile in model.profiles:
+        if stored.nodes and profile.gpu_class not in classes:
+            known = ", ".join(sorted(classes)) or "none"
+            found.append(
+                f"profile {profile.name}: no node has GPUs of class {profile.gpu_class}; known: {known}"
+            )
+    replaced = sum(
+        row.model == model.name and row.wish is Wish.SERVE and not is_current(row, model)
+        for row in stored.replicas.values()
+    )
+    if before is not None and replaced:
+        found.append(f"another spec: {replaced} running replica{'s are' if replaced > 1 else ' is'} replaced")
+    return found
+
+
+def _what(before: Model | None, model: Model) -> str:
+    profiles = ", ".join(profile.name for profile in model.profiles)
+    return f"{'was' if before else 'is'} applied: {model.replicas} replicas wanted, profiles {profiles}"
+
+
+async def remove_model(reign: Reign, name: str, *, dry_run: bool) -> pb.RemoveModelResponse:
+    """Remove a stored model, or only say what would stop. Raises NotFound and Conflict."""
+    async with reign.ledger.writing() as stored:
+        model = ModelId(name)
+        if model not in stored.models:
+            _refuse(reign, stored, name)
+        hidden = model in reign.ledger.catalog.shadowed
+        stopping = (
+            []
+            if hidden
+            else sorted(
+                row.replica_id
+                for row in stored.replicas.values()
+                if row.model == model and row.wish is Wish.SERVE
+            )
+        )
+        if not dry_run:
+            text = f"removed; {len(stopping)} replicas drain" if stopping else "removed"
+            event = PutEvent(reign.tenure.now(), "model_removed", name, text, Severity.INFO)
+            await reign.ledger.commit([DropModel(model), event])
+            log.info("model %s removed", name)
+            if reign.world.store.kind == "memory":
+                log.warning("model %s is removed from memory only: no database is configured", name)
+    reign.hints()
+    return pb.RemoveModelResponse(stopping_replica_ids=stopping)
+
+
+def _refuse(reign: Reign, stored: Stored, name: str) -> None:
+    model = reign.ledger.catalog.resolve(name)
+    if model is None:
+        raise NotFound(f"no stored model {name}{did_you_mean(name, stored.models)}", code="model_not_found")
+    if model.name != name:
+        raise InvalidRequest(
+            f"{name} is an alias of {model.name}", next_steps=[f"llmgwctl model remove {model.name}"]
+        )
+    raise Conflict(
+        f"model {name} comes from the controller's configuration",
+        code="configured_model",
+        next_steps=["remove it from the configuration file and restart the controllers"],
+    )

@@ -1,0 +1,276 @@
+"""What agents say and are told: llmgw.v1.agent to core types and back, in this one place."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from llmgw.v1 import agent_pb2 as pb
+from llmgw.v1 import common_pb2
+from llmgw_controller.catalog_schema import ProfileWritten
+from llmgw_controller.core.catalog import Model, Profile, spec_hash
+from llmgw_controller.core.state import (
+    DeviceReport,
+    DeviceRow,
+    DeviceState,
+    Exit,
+    HeldWeights,
+    NodeRow,
+    ReplicaRow,
+    ShardReport,
+    ShardRow,
+    ShardState,
+    Wish,
+)
+from llmgw_kit.errors import InvalidRequest
+from llmgw_kit.ids import DeviceId, NodeId, ReplicaId, ShardId
+
+_SHARD_STATE = {
+    pb.SHARD_STATE_FETCHING: ShardState.FETCHING,
+    pb.SHARD_STATE_VERIFYING: ShardState.VERIFYING,
+    pb.SHARD_STATE_LAUNCHING: ShardState.LAUNCHING,
+    pb.SHARD_STATE_LOADING: ShardState.LOADING,
+    pb.SHARD_STATE_SERVING: ShardState.SERVING,
+    pb.SHARD_STATE_DRAINING: ShardState.DRAINING,
+    pb.SHARD_STATE_STOPPING: ShardState.STOPPING,
+    pb.SHARD_STATE_EXITED: ShardState.EXITED,
+}
+SHARD_STATE_TO_WIRE = {core: wire for wire, core in _SHARD_STATE.items()}
+_DEVICE_STATE = {
+    pb.DEVICE_STATE_HEALTHY: DeviceState.HEALTHY,
+    pb.DEVICE_STATE_UNHEALTHY: DeviceState.UNHEALTHY,
+    pb.DEVICE_STATE_MISSING: DeviceState.MISSING,
+}
+DEVICE_STATE_TO_WIRE = {core: wire for wire, core in _DEVICE_STATE.items()}
+WISH_TO_WIRE = {
+    Wish.SERVE: pb.SHARD_WISH_RUN,
+    Wish.DRAIN: pb.SHARD_WISH_DRAIN,
+    Wish.STOP: pb.SHARD_WISH_STOP,
+}
+
+
+#: Time-outs for a replica whose profile left the catalog: those of a profile that says nothing.
+WITHOUT_PROFILE = ProfileWritten(engine="command", gpu_class="-", command=["-"])
+
+
+@dataclass(frozen=True)
+class Inventory:
+    """What a node has, as its agent says."""
+
+    address: str
+    devices: tuple[DeviceReport, ...]
+    fabrics: tuple[str, ...]
+    pool: str | None
+    engine_ports: tuple[int, int] | None
+    engines: tuple[str, ...]
+    disk_free_bytes: int | None
+
+    def rows(self) -> tuple[DeviceRow, ...]:
+        """What outlives the session."""
+        return tuple(
+            DeviceRow(device.device_id, device.index, device.gpu_class, device.memory_total_bytes)
+            for device in self.devices
+        )
+
+
+@dataclass(frozen=True)
+class Hello:
+    """An agent's first word on a stream."""
+
+    node_id: NodeId
+    boot_id: str
+    agent_instance: str
+    version: str
+    highest_term_seen: int | None
+    inventory: Inventory
+    shards: dict[ShardId, ShardReport]
+    weights: tuple[HeldWeights, ...]
+
+
+def hello(message: pb.Hello) -> Hello:
+    """Raises InvalidRequest naming what is missing or makes no sense."""
+    for name in ("node_id", "boot_id", "agent_instance"):
+        if not getattr(message, name):
+            raise InvalidRequest(f"Hello without {name}", code="invalid_hello")
+    return Hello(
+        node_id=NodeId(message.node_id),
+        boot_id=message.boot_id,
+        agent_instance=message.agent_instance,
+        version=message.version,
+        highest_term_seen=message.highest_term_seen if message.HasField("highest_term_seen") else None,
+        inventory=inventory(message.inventory),
+        shards=shard_reports(message.shards),
+        weights=held_weights(message.weights),
+    )
+
+
+def inventory(message: pb.Inventory) -> Inventory:
+    """Raises InvalidRequest for doubled devices and impossible ports."""
+    ports = None
+    if message.HasField("engine_ports"):
+        ports = (message.engine_ports.first, message.engine_ports.last)
+        if not 1 <= ports[0] <= ports[1] <= 65535:
+            raise InvalidRequest(f"engine ports {ports[0]}-{ports[1]} are no range", code="invalid_inventory")
+    if not message.management_address:
+        raise InvalidRequest(
+            "Inventory without management_address: routers could not reach its engines",
+            code="invalid_inventory",
+        )
+    return Inventory(
+        address=message.management_address,
+        devices=devices(message.devices),
+        fabrics=tuple(sorted(set(message.fabrics))),
+        pool=message.pool if message.HasField("pool") else None,
+        engine_ports=ports,
+        engines=tuple(sorted(set(message.engines))),
+        disk_free_bytes=message.disk_free_bytes if message.HasField("disk_free_bytes") else None,
+    )
+
+
+def devices(messages: Sequence[pb.Device]) -> tuple[DeviceReport, ...]:
+    """By index. Raises InvalidRequest for a doubled or nameless device and for a state nobody knows."""
+    found = tuple(
+        sorted((_device(message) for message in messages), key=lambda one: (one.index, one.device_id))
+    )
+    names = [device.device_id for device in found]
+    if twice := sorted({name for name in names if names.count(name) > 1}):
+        raise InvalidRequest(f"device {twice[0]!r} is reported twice", code="invalid_inventory")
+    return found
+
+
+def _device(message: pb.Device) -> DeviceReport:
+    state = _DEVICE_STATE.get(message.state)
+    if state is None or not message.device_id or not message.gpu_class:
+        raise InvalidRequest(
+            f"device {message.device_id!r} lacks its id, class or state", code="invalid_inventory"
+        )
+    optional = {
+        name: getattr(message, name) if message.HasField(name) else None
+        for name in (
+            "memory_total_bytes", "memory_used_bytes", "foreign_used_bytes", "temperature_celsius",
+            "power_watts", "driver_version", "reason",
+        )
+    }  # fmt: skip
+    return DeviceReport(
+        device_id=DeviceId(message.device_id),
+        index=message.index,
+        gpu_class=message.gpu_class,
+        vendor=message.vendor,
+        state=state,
+        **optional,
+    )
+
+
+def shard_reports(messages: Sequence[pb.ObservedShard]) -> dict[ShardId, ShardReport]:
+    """By shard id. Raises InvalidRequest for a nameless shard or a state nobody knows."""
+    return {ShardId(message.shard_id): _shard(message) for message in messages}
+
+
+def _shard(message: pb.ObservedShard) -> ShardReport:
+    state = _SHARD_STATE.get(message.state)
+    if state is None or not message.shard_id or not message.replica_id:
+        raise InvalidRequest(
+            f"shard {message.shard_id!r} lacks its id, replica or state", code="invalid_shard_status"
+        )
+    optional = {
+        name: getattr(message, name) if message.HasField(name) else None
+        for name in ("pid", "pid_start_ticks", "progress", "load_s")
+    }
+    end = message.exit if message.HasField("exit") else None
+    return ShardReport(
+        shard_id=ShardId(message.shard_id),
+        replica_id=ReplicaId(message.replica_id),
+        group_epoch=message.group_epoch,
+        spec_hash=message.spec_hash,
+        state=state,
+        exit=None if end is None else _exit(end),
+        ports=tuple(sorted(message.ports.items())),
+        device_ids=tuple(DeviceId(device) for device in message.device_ids),
+        probed=message.probed,
+        running=message.running_requests if message.HasField("running_requests") else None,
+        running_unknown=message.running_unknown_reason
+        if message.HasField("running_unknown_reason")
+        else None,
+        adopted=message.adopted,
+        **optional,
+    )
+
+
+def _exit(message: pb.ShardExit) -> Exit:
+    return Exit(
+        code=message.code if message.HasField("code") else None,
+        signal=message.signal if message.HasField("signal") else None,
+        reason=message.reason,
+        message=message.message,
+    )
+
+
+def held_weights(messages: Sequence[pb.HeldWeights]) -> tuple[HeldWeights, ...]:
+    """By name."""
+    return tuple(
+        HeldWeights(message.model, message.version, message.bytes, message.complete)
+        for message in sorted(messages, key=lambda one: (one.model, one.version))
+    )
+
+
+def shard_spec(
+    row: ReplicaRow,
+    shard: ShardRow,
+    model: Model | None,
+    nodes: Mapping[NodeId, NodeRow],
+    mirror_urls: Sequence[str],
+) -> pb.ShardSpec:
+    """All an agent needs for one engine process.
+
+    Where the catalog no longer has what the replica was started from, the spec names the process and its
+    time-outs and no more: enough to keep, drain or stop it, and refused by the agent as a start."""
+    spec = pb.ShardSpec(
+        shard_id=shard.shard_id,
+        replica_id=row.replica_id,
+        group_epoch=row.group_epoch,
+        spec_hash=row.spec_hash,
+        model=row.model,
+        profile=row.profile,
+        device_ids=list(shard.device_ids),
+        ports=dict(shard.ports),
+        rank=shard.rank,
+        world_size=len(row.shards),
+        ready_timeout_s=WITHOUT_PROFILE.ready_timeout_s,
+        drain_timeout_s=WITHOUT_PROFILE.drain_timeout_s,
+        stop_grace_s=WITHOUT_PROFILE.stop_grace_s,
+    )
+    if row.credential is not None:
+        spec.credential = row.credential
+    head = nodes.get(row.shards[0].node_id) if len(row.shards) > 1 else None
+    if head is not None:
+        spec.head_address = head.address
+    profile = model.profile(row.profile) if model is not None else None
+    if model is None or profile is None:
+        return spec
+    spec.ready_timeout_s = profile.ready_timeout_s
+    spec.drain_timeout_s = profile.drain_timeout_s
+    spec.stop_grace_s = profile.stop_grace_s
+    if profile.stop_after_silence_s is not None:
+        spec.stop_after_silence_s = profile.stop_after_silence_s
+    if spec_hash(model, profile) == row.spec_hash:
+        _fill(spec, model, profile, mirror_urls)
+    return spec
+
+
+def _fill(spec: pb.ShardSpec, model: Model, profile: Profile, mirror_urls: Sequence[str]) -> None:
+    """What the engine is started from."""
+    spec.engine = profile.engine.value
+    spec.served_names.extend([model.name, *model.aliases])
+    if model.weights is not None:
+        spec.weights.CopyFrom(common_pb2.WeightsRef(model=model.name, version=model.weights.version))
+        if model.weights.entry_file is not None:
+            spec.weights.entry_file = model.weights.entry_file
+        spec.mirror_urls.extend(mirror_urls)
+    spec.tensor_parallel = profile.tensor_parallel
+    spec.pipeline_parallel = profile.pipeline_parallel
+    spec.data_parallel = profile.data_parallel
+    if profile.context_length is not None:
+        spec.context_length = profile.context_length
+    spec.args.extend(profile.args)
+    spec.env.update(dict(profile.env))
+    spec.command.extend(profile.command)
+    if profile.ready_path is not None:
+        spec.ready_path = profile.ready_path

@@ -1,0 +1,102 @@
+"""What routers are told: core types to llmgw.v1.routing, in this one place."""
+
+from llmgw.v1 import routing_pb2 as pb
+from llmgw_controller.core.activation import Decision, Pending, Ready, Refused
+from llmgw_controller.core.availability import Availability
+from llmgw_controller.core.routes import CatalogModel, Endpoint, FleetSummary, RouteDelta, RouteTable
+
+AVAILABILITY_TO_WIRE = {
+    Availability.READY: pb.MODEL_AVAILABILITY_READY,
+    Availability.STARTING: pb.MODEL_AVAILABILITY_STARTING,
+    Availability.COLD: pb.MODEL_AVAILABILITY_COLD,
+    Availability.UNAVAILABLE: pb.MODEL_AVAILABILITY_UNAVAILABLE,
+}
+
+
+def endpoint(row: Endpoint) -> pb.Endpoint:
+    """One endpoint."""
+    message = pb.Endpoint(
+        endpoint_id=row.endpoint_id,
+        replica_id=row.replica_id,
+        group_epoch=row.group_epoch,
+        model=row.model,
+        url=row.url,
+        pool=row.pool,
+        weight=row.weight,
+        node_id=row.node_id,
+        draining=row.draining,
+    )
+    if row.credential is not None:
+        message.credential = row.credential
+    return message
+
+
+def catalog_model(row: CatalogModel) -> pb.CatalogModel:
+    """One model of the catalog."""
+    message = pb.CatalogModel(
+        model=row.model,
+        aliases=list(row.aliases),
+        availability=AVAILABILITY_TO_WIRE[row.availability],
+        activatable=row.activatable,
+        hold_timeout_s=row.hold_timeout_s,
+        max_held=row.max_held,
+    )
+    if row.reason is not None:
+        message.reason = row.reason
+    if row.eta_s is not None:
+        message.eta_s = row.eta_s
+    return message
+
+
+def fleet(row: FleetSummary) -> pb.FleetSummary:
+    """The few numbers of M9."""
+    return pb.FleetSummary(
+        classes=[
+            pb.FleetClass(gpu_class=one.gpu_class, total=one.total, free=one.free, unhealthy=one.unhealthy)
+            for one in row.classes
+        ],
+        replicas_ready=row.replicas_ready,
+        replicas_wanted=row.replicas_wanted,
+        models_unplaceable=row.models_unplaceable,
+    )
+
+
+def snapshot(table: RouteTable) -> pb.RouteSnapshot:
+    """The whole table."""
+    return pb.RouteSnapshot(
+        endpoints=[endpoint(row) for _, row in sorted(table.endpoints.items())],
+        models=[catalog_model(row) for _, row in sorted(table.models.items())],
+        fleet=fleet(table.fleet),
+    )
+
+
+def delta(row: RouteDelta) -> pb.RouteDelta:
+    """What changed since the version before."""
+    return pb.RouteDelta(
+        upsert_endpoints=[endpoint(one) for one in row.upsert_endpoints],
+        remove_endpoint_ids=list(row.remove_endpoint_ids),
+        upsert_models=[catalog_model(one) for one in row.upsert_models],
+        remove_model_ids=list(row.remove_model_ids),
+        fleet=fleet(row.fleet),
+    )
+
+
+def activation(decision: Decision, *, term: int, routes_version: int) -> pb.ActivateResponse:
+    """What becomes of a held request."""
+    message = pb.ActivateResponse(term=term)
+    match decision:
+        case Ready():
+            message.ready.routes_version = routes_version
+        case Pending(phase, progress, eta_s):
+            message.phase.phase = phase
+            # Steps that people notice; a finer one would be a message at every pass.
+            if progress is not None:
+                message.phase.progress = round(progress, 2)
+            if eta_s is not None:
+                message.phase.eta_s = round(eta_s)
+        case Refused(code, text, retry_after_s):
+            message.refused.code = code
+            message.refused.text = text
+            if retry_after_s is not None:
+                message.refused.retry_after_s = retry_after_s
+    return message
