@@ -124,6 +124,13 @@ async def metric(url: str, name: str) -> float | None:
     return None
 
 
+async def metric_at_least(url: str, name: str, least: float) -> None:
+    """Until a series says so: workers publish what they counted once a second."""
+    async with asyncio.timeout(BOUND_S):
+        while (await metric(url, name) or 0.0) < least:
+            await asyncio.sleep(0.05)
+
+
 @contextlib.asynccontextmanager
 async def engine(cage: Cage, folder: Path, *names: str, flags: tuple[str, ...] = ()) -> AsyncIterator[str]:
     """A scripted engine that is up; gives its URL."""

@@ -14,7 +14,7 @@ import pytest
 
 from llmgw_kit.testing.processes import Cage
 
-from .process import LOOPBACK, RouterProcess, ask, call, chat, engine, get, metric, running
+from .process import LOOPBACK, RouterProcess, ask, call, chat, engine, get, metric, metric_at_least, running
 from .routing_bench import BOUND_S, until
 
 
@@ -35,6 +35,7 @@ async def test_router_only_mode_serves(served: RouterProcess) -> None:
     assert answer.status == 200
     assert answer.json["choices"][0]["message"]["content"]
     assert (await ask(served, "nobody")).json["error"]["code"] == "model_not_found"
+    await metric_at_least(served.metrics_url, 'llmgw_router_requests_total{code_class="2xx"}', 1)
     assert await metric(served.admin_url, 'llmgw_router_model_picks_total{model="m,org/m"}') == 1
     assert await metric(served.admin_url, 'llmgw_router_in_flight{model="m,org/m"}') == 0
     assert await metric(served.admin_url, "llmgw_fleet_models_unplaceable") is None
