@@ -68,7 +68,7 @@ def _node(snapshot: Snapshot, room: Room, now: float) -> Iterator[Trouble]:
         left_s = seen + snapshot.intervals.lost_after_s - now
         when = f"lost in {lasting(left_s)}" if left_s > 0 else "held back from lost by the brake"
         text = f"unreachable for {lasting(now - seen)}; {when}. "
-        text += f"Its {counted(held, 'GPU')} stay claimed." if held else "It holds nothing."
+        text += f"Still claimed there: {counted(held, 'GPU')}." if held else "It holds nothing."
         yield Trouble(Severity.TROUBLE, "node_unreachable", node_id, text, seen)
     elif room.state is NodeState.LOST:
         text = f"lost; {counted(room.tombstones, 'engine')} given up there"
