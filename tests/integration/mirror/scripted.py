@@ -61,8 +61,10 @@ class Upstream:
     etags: dict[str, str] = field(default_factory=dict)
     acts: deque[Act] = field(default_factory=deque)
     requests: list[Request] = field(default_factory=list)
-    #: Set whenever a stalling act has sent what it sends.
-    stalled: asyncio.Event = field(default_factory=asyncio.Event)
+    #: Acts for one path only; they come before `acts`.
+    acts_on: dict[str, Act] = field(default_factory=dict)
+    #: Ends what stalls when the test is over.
+    over: asyncio.Event = field(default_factory=asyncio.Event)
 
     def url(self, path: str) -> str:
         return f"http://127.0.0.1:{self.port}{path}"
@@ -81,7 +83,9 @@ class Upstream:
             headers = dict(_header(line) for line in raw[1:] if line)
             request = Request(unquote(raw[0].split(" ")[1]), headers)
             self.requests.append(request)
-            act = self.acts.popleft() if self.acts else honest
+            act = self.acts_on.pop(request.path, None)
+            if act is None:
+                act = self.acts.popleft() if self.acts else honest
             await act(Exchange(self, request, writer))
         except (ConnectionError, asyncio.IncompleteReadError):
             pass  # the mirror ended the transfer, as some acts want it to
@@ -103,7 +107,9 @@ async def upstream() -> AsyncIterator[Upstream]:
     try:
         yield made
     finally:
+        made.over.set()
         server.close()
+        await asyncio.sleep(0)
 
 
 # Acts.
@@ -146,8 +152,7 @@ def stall(after: int) -> Act:
 
     async def act(x: Exchange) -> None:
         await cut(after)(x)
-        x.upstream.stalled.set()
-        await asyncio.sleep(3600)
+        await x.upstream.over.wait()
 
     return act
 
@@ -241,3 +246,8 @@ def gate(opened: asyncio.Event, then: Act = honest) -> Act:
         await then(x)
 
     return act
+
+
+async def silent(x: Exchange) -> None:
+    """Take the request and say nothing."""
+    await x.upstream.over.wait()

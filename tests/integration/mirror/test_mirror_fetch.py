@@ -268,7 +268,7 @@ async def test_silence_is_cut_by_the_clock_and_resumed(
 
 
 async def test_a_silent_head_is_cut_too(hub: Upstream, tmp_path: Path, fake_clock: FakeClock) -> None:
-    hub.acts.append(scripted.gate(asyncio.Event()))
+    hub.acts.append(scripted.silent)
     async with world(tmp_path / "store", clock=fake_clock) as here:
         await here.mirror.fetch("org/m", "v1", [Source("w", hub.put("/w", BIG), SHA)])
         await until(lambda: len(hub.requests) == 1)

@@ -7,7 +7,13 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from aiohttp import web
+
+from llmgw_kit import telemetry
+from llmgw_kit.addresses import HostPort
 from llmgw_kit.clock import Clock, SystemClock
+from llmgw_kit.listeners import bind, bound_address
+from llmgw_mirror.adapters.http_server import WeightsHttp, error_edge
 from llmgw_mirror.adapters.store import Store
 from llmgw_mirror.composition import Built, build
 from llmgw_mirror.core.versions import FileView, Source, VersionView, WeightsState
@@ -87,6 +93,20 @@ class World:
 
     def blobs(self) -> list[str]:
         return self.store.every_blob()
+
+
+@asynccontextmanager
+async def listening(here: World) -> AsyncIterator[HostPort]:
+    """The HTTP listener for nodes, as `serve` opens it, on a port of the system's."""
+    weights = WeightsHttp(here.mirror, here.built.readers, stall_s=here.settings.send_stall_s)
+    app = web.Application(middlewares=[error_edge])
+    app.add_routes(weights.routes())
+    sockets = bind(HostPort("127.0.0.1", 0), flag="--http-listen")
+    runner = await telemetry.serve_http(app, sockets, shutdown_s=1.0)
+    try:
+        yield bound_address(sockets, "127.0.0.1")
+    finally:
+        await runner.cleanup()
 
 
 @asynccontextmanager
