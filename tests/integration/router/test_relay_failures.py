@@ -5,6 +5,7 @@ import json
 import socket
 from dataclasses import dataclass
 from pathlib import Path
+from typing import cast
 
 import msgspec
 import pytest
@@ -494,7 +495,7 @@ async def test_a_client_that_does_not_read_holds_the_engine_up_and_is_cut(tmp_pa
     limits = msgspec.structs.replace(QUICK, write_stall_s=0.4)
     async with Upstream(pouring) as up, router(tmp_path, up.port, limits=limits, access_log=True) as r:
         c = await r.client()
-        c.writer.transport.pause_reading()
+        cast(asyncio.Transport, c.writer.transport).pause_reading()
         c.post(BODY)
         await r.until(lambda: r.heard.records)
         # Kernel buffers on two hops, ours, and the scripted engine's own; not the endless stream.

@@ -309,15 +309,35 @@ asyncio.run(main())
         await asyncio.open_connection("127.0.0.1", port)
 
 
-async def test_a_worker_that_is_told_to_leave_is_replaced(tmp_path: Path) -> None:
+async def test_a_worker_leaves_only_at_its_supervisors_word(tmp_path: Path) -> None:
     async with Upstream(answering(json_answer())) as up, router(tmp_path, up.port) as r:
         pid = r.pool.workers[0].pid
         assert pid is not None
         os.kill(pid, signal.SIGTERM)
-        await r.until(lambda: r.pool.workers[0].serving and r.pool.workers[0].pid != pid)
-        async with await r.client() as c:
+        os.kill(pid, signal.SIGINT)
+        for _ in range(2):
+            async with await r.client() as c:
+                c.post(BODY)
+                assert (await c.answer()).status == 200
+        assert r.pool.workers[0].pid == pid
+
+
+async def test_connections_in_the_queue_are_served_before_the_listener_closes(tmp_path: Path) -> None:
+    async with Upstream(answering(json_answer())) as up, router(tmp_path, up.port) as r:
+        pid = r.pool.workers[0].pid
+        assert pid is not None
+        os.kill(pid, signal.SIGSTOP)
+        waiting = [await r.client() for _ in range(20)]
+        for c in waiting:
             c.post(BODY)
-            assert (await c.answer()).status == 200
+        draining = asyncio.create_task(r.pool.drain(5.0, grace_s=1.0))
+        await asyncio.sleep(0.05)
+        os.kill(pid, signal.SIGCONT)
+        for c in waiting:
+            answer = await c.answer()
+            assert (answer.status, answer.one(b"connection")) == (200, b"close")
+            c.close()
+        await asyncio.wait_for(draining, 8)
 
 
 async def test_access_records(tmp_path: Path) -> None:

@@ -94,11 +94,16 @@ class Upstream:
     connections: int = 0
     failures: list[BaseException] = field(default_factory=list)
     port: int = 0
+    #: Listen on this unix socket instead of a port.
+    path: str | None = None
 
     async def __aenter__(self) -> "Upstream":
         self._tasks: set[asyncio.Task[None]] = set()
-        self._server = await asyncio.start_server(self._serve, "127.0.0.1", 0)
-        self.port = self._server.sockets[0].getsockname()[1]
+        if self.path is not None:
+            self._server = await asyncio.start_unix_server(self._serve, self.path)
+        else:
+            self._server = await asyncio.start_server(self._serve, "127.0.0.1", 0)
+            self.port = self._server.sockets[0].getsockname()[1]
         return self
 
     async def __aexit__(self, *_: object) -> None:

@@ -414,7 +414,9 @@ class Exchange:
         assert endpoint is not None
         self.endpoint = None
         self.upstream = None
-        endpoint.failed(hub.now)
+        if kind.type == errors.UNREACHABLE.type:
+            # Ours, a bug or a stop, are no fault of it.
+            endpoint.failed(hub.now)
         endpoint.release()
         if isinstance(endpoint, ColdEndpoint):
             self.refuse(
@@ -493,7 +495,7 @@ class Exchange:
         counters = self.hub.counters
         counters[COUNTER[f"refused_{kind.label}"]] += 1
         endpoint = self.endpoint
-        if endpoint is not None and kind is not errors.WRITE_STALL:
+        if endpoint is not None and kind.type == errors.INTERRUPTED.type:
             endpoint.broke(self.hub.now)
         self.keep = False
         if self.upstream is not None:

@@ -21,7 +21,7 @@ from llmgw_router.relay.slots import Slots
 from llmgw_router.relay.stopping import Stopping
 from llmgw_router.relay.sweep import sweep
 
-#: For SIGTERM sent to one worker, and for a lost supervisor.
+#: How long what runs may go on after the supervisor was lost.
 _OWN_DEADLINE_S = 30.0
 
 
@@ -87,7 +87,7 @@ class Worker:
             for sock in self._listeners
         ]
         assert self._stopping is not None
-        self._stopping.servers = servers
+        self._stopping.serving(servers)
         # What is alive now lives as long as the process: the collector need not walk it again and again.
         gc.collect()
         gc.freeze()
@@ -124,7 +124,6 @@ async def _main(channel_fd: int, slots_fd: int, listener_fds: list[int]) -> int:
     loop = asyncio.get_running_loop()
     listeners = [socket.socket(fileno=fd) for fd in listener_fds]
     worker = Worker(slots_fd, listeners)
-    loop.add_signal_handler(signal.SIGTERM, worker.drain, _OWN_DEADLINE_S)
     await loop.create_connection(lambda: worker.channel, sock=socket.socket(fileno=channel_fd))
     return await worker.over
 
@@ -133,7 +132,9 @@ def main(argv: list[str]) -> int:
     """Run until told to end. uvloop where it is installed; plain asyncio serves as well, a little dearer."""
     channel_fd, slots_fd, *listener_fds = (int(word) for word in argv)
     logging.basicConfig(level=logging.WARNING, format="relay worker %(process)d: %(message)s")
+    # The supervisor knows the order of stopping, and tells us; where a whole group is signalled, it is too.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
     try:
         import uvloop
     except ImportError:
