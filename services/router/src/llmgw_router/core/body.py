@@ -22,6 +22,7 @@ _encode_str = msgspec.json.Encoder().encode
 _KEY = b'"model"'
 #: Any escape that could spell one of the letters of `model`.
 _DISGUISE = re.compile(rb"\\u006[4-9a-fA-F]")
+_SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
 _TOKEN = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"|[{}\[\]]', re.DOTALL)
 _COLON = re.compile(rb"[ \t\r\n]*:[ \t\r\n]*")
 
@@ -45,7 +46,7 @@ def model_of(body: bytes) -> str:
             raise BodyRefused(BAD_MODEL, "You must provide a model parameter.") from error
         raise BodyRefused(BAD_MODEL, "The model parameter must be a string.") from error
     except msgspec.DecodeError as error:
-        if "escape" in str(error):
+        if _SURROGATE.search(body):
             return _model_beside_lone_surrogates(body)
         raise BodyRefused(MALFORMED_JSON, f"The request body is not valid JSON: {error}.") from error
     except RecursionError as error:

@@ -101,7 +101,7 @@ def block(lines: list[bytes]) -> bytes:
         return b""
     joined = b"\r\n".join(lines) + b"\r\n"
     if OURS in joined.lower():
-        return block([line for line in lines if line[:8].lower() != OURS])
+        return b"".join(line + b"\r\n" for line in lines if line[:8].lower() != OURS)
     return joined
 
 
