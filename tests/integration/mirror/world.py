@@ -49,6 +49,8 @@ async def until(condition: Callable[[], bool]) -> None:
 class World:
     built: Built
     settings: MirrorSettings
+    #: Of the last `listening`.
+    weights: WeightsHttp | None = None
 
     @property
     def mirror(self) -> Mirror:
@@ -99,6 +101,7 @@ class World:
 async def listening(here: World) -> AsyncIterator[HostPort]:
     """The HTTP listener for nodes, as `serve` opens it, on a port of the system's."""
     weights = WeightsHttp(here.mirror, here.built.readers, stall_s=here.settings.send_stall_s)
+    here.weights = weights
     app = web.Application(middlewares=[error_edge])
     app.add_routes(weights.routes())
     sockets = bind(HostPort("127.0.0.1", 0), flag="--http-listen")
