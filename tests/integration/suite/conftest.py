@@ -9,8 +9,9 @@ import pytest
 
 from llmgw_kit.testing.processes import Cage
 from llmgw_lab import models
+from llmgw_lab.checks import free_layout
 from llmgw_lab.leftovers import MARK
-from llmgw_lab.suite import Suite, free_layout
+from llmgw_lab.suite import Suite
 
 #: Tokens and pace of the slow stream: long enough (10 s) to kill something in its middle.
 SLOW_TOKENS = 100
@@ -23,14 +24,17 @@ def catalog(folder: Path) -> list[dict[str, Any]]:
     tiny = models.tiny_model(folder / "models")
     chat = models.catalog_entry(tiny, env=mark) | {"aliases": ["Tiny/Llama-Random"]}
     embed = models.catalog_entry(tiny, env=mark) | {"name": "tiny-embed"}
-    embed["profiles"] = [embed["profiles"][0] | {"args": ["--embeddings"]}]
+    embed["profiles"] = [embed["profiles"][0] | {"args": ["--threads", "1", "--embeddings"]}]
     slow = ("--tokens", str(SLOW_TOKENS), "--token-interval-s", str(SLOW_INTERVAL_S))
+    broken = models.scripted_entry("broken", "--exit-at-load", "3", env=mark)
+    # The others fill the small GPUs; this one must fail by itself, not for want of room.
+    broken["profiles"] = [broken["profiles"][0] | {"gpu_class": "LAB-48G"}]
     return [
         chat,
         embed,
         models.scripted_entry("quick", env=mark),
         models.scripted_entry("slow", *slow, env=mark),
-        models.scripted_entry("broken", "--exit-at-load", "3", env=mark),
+        broken | {"hold_timeout_s": 5.0},
     ]
 
 
@@ -43,6 +47,7 @@ def running_suite(folder: Path) -> Iterator[Suite]:
             await suite.start_servers()
             await suite.start(*suite.parts)
             await suite.until_ready(*suite.parts)
+            await suite.until_heard(*suite.agents)
 
         asyncio.run(up())
         yield suite

@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import IO
 
 from llmgw_kit.errors import StartupError
-from llmgw_lab.layout import DEFAULT_PORTS, HOST, port_variable
+from llmgw_kit.testing.ports import free_ports
+from llmgw_lab.layout import DEFAULT_PORTS, HOST, Layout, port_variable
 
 #: The real model's 93 MB three times (mirror, two nodes), Postgres 60 MB, and as much again to breathe.
 NEEDED_BYTES = 700 * 1000 * 1000
@@ -130,3 +131,8 @@ def chosen_ports(environ: Mapping[str, str]) -> dict[str, int]:
             next_steps=[f"set {port_variable(doubled[0])} to another port"],
         )
     return ports
+
+
+def free_layout(folder: Path) -> Layout:
+    """A layout on ports from the operating system, for tests and for a second lab."""
+    return Layout(folder, dict(zip(DEFAULT_PORTS, free_ports(len(DEFAULT_PORTS)), strict=True)))

@@ -14,7 +14,6 @@ from llmgw_kit.errors import LlmgwError
 from llmgw_kit.testing.processes import Cage, ChildFailed
 from llmgw_lab import checks, leftovers
 from llmgw_lab.layout import Layout
-from llmgw_lab.suite import free_layout
 
 
 @click.command()
@@ -56,7 +55,10 @@ def cli(once: bool, folder: Path, model: str, free_ports: bool) -> None:  # noqa
                 click.echo(f"ended {len(ended)} processes that an earlier lab left behind: {ended}")
             checks.clear_folder(folder)
             checks.require_disk(folder)
-            layout = free_layout(folder) if free_ports else Layout(folder, checks.chosen_ports(os.environ))
+            if free_ports:
+                layout = checks.free_layout(folder)
+            else:
+                layout = Layout(folder, checks.chosen_ports(os.environ))
             checks.require_free_ports(layout.ports)
             status = asyncio.run(_until_told(cage, layout, model, once=once))
     except LlmgwError as problem:

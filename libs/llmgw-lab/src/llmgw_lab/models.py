@@ -86,6 +86,8 @@ def catalog_entry(model: ModelFile, *, env: Mapping[str, str]) -> dict[str, Any]
                 "engine": "llamacpp",
                 "gpu_class": "LAB-24G",
                 "context_length": CONTEXT_LENGTH,
+                # Two spinning threads on a laptop busy with all the rest are slower than one.
+                "args": ["--threads", "1"],
                 "env": dict(env),
                 "ready_timeout_s": 120.0,
                 "drain_timeout_s": 20.0,

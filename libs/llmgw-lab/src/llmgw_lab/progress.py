@@ -26,7 +26,7 @@ class Step:
         self._task = shown.live.add_task(name, detail="") if shown.live else None
 
     def say(self, detail: str) -> None:
-        """What it is at; the last thing said stays beside the finished step."""
+        """What it is at; without a `conclude` the last thing said stays beside the finished step."""
         changed, self.detail = detail != self.detail, detail
         live, now = self._shown.live, time.monotonic()
         if live and self._task is not None:
@@ -34,6 +34,10 @@ class Step:
         elif changed and now - self._told >= REPEAT_S:
             self._told = now
             self._shown.console.print(f"  ... {self.name}: {detail}", highlight=False, markup=False)
+
+    def conclude(self, detail: str) -> None:
+        """What stands beside the finished step."""
+        self.detail = detail
 
     def end(self, mark: str, style: str) -> None:
         """Leave a line behind."""

@@ -59,13 +59,13 @@ class Session:
             tiny = await asyncio.to_thread(models.tiny_model, self.layout.data("models"))
             mark = {MARK: str(self.layout.folder)}
             self.suite.models = [models.catalog_entry(model, env=mark) for model in (real, tiny)]
-            step.say(", ".join(f"{m.name} {m.size_bytes / 1e6:.1f} MB" for m in (real, tiny)))
+            step.conclude(", ".join(f"{m.name} {m.size_bytes / 1e6:.1f} MB" for m in (real, tiny)))
         with self.shown.step("Postgres") as step:
             await self.suite.postgres.start()
-            step.say(f"127.0.0.1:{self.suite.postgres.port}")
+            step.conclude(f"127.0.0.1:{self.suite.postgres.port}")
         with self.shown.step("Redis") as step:
             await self.suite.redis.start()
-            step.say(f"127.0.0.1:{self.suite.redis.port}")
+            step.conclude(f"127.0.0.1:{self.suite.redis.port}")
         # All at once: each waits for its peers by itself, which is worth seeing every day.
         await self.suite.start(*self.suite.parts)
         ready = [asyncio.create_task(self._ready(part)) for part in self.suite.parts]
@@ -80,7 +80,10 @@ class Session:
         with self.shown.step(part) as step:
             step.say("starting")
             await self.suite.until_ready(part)
-            step.say(welcome(self.layout, part, self.suite.nodes))
+            if part in self.suite.agents:
+                step.say("looking for the leader")
+                await self.suite.until_heard(part)
+            step.conclude(welcome(self.layout, part, self.suite.nodes))
 
     async def _while_all_live(self, work: Coroutine[Any, Any, None]) -> None:
         """Do the work, unless a service ends meanwhile; before the first answer none is restarted."""

@@ -17,11 +17,11 @@ import aiohttp
 import yaml
 
 from llmgw_kit.testing.embedded import EmbeddedPostgres, EmbeddedRedis
-from llmgw_kit.testing.ports import free_ports
 from llmgw_kit.testing.processes import Cage, Child, ChildFailed
 from llmgw_lab import config
-from llmgw_lab.layout import CONTROLLERS, DEFAULT_PORTS, Layout, Node, lab_nodes
+from llmgw_lab.layout import CONTROLLERS, Layout, Node, lab_nodes
 from llmgw_lab.leftovers import MARK
+from llmgw_lab.operator import Operator
 
 #: From exec to ready on a busy machine; imports alone take a second.
 READY_TIMEOUT_S = 60.0
@@ -29,11 +29,6 @@ READY_TIMEOUT_S = 60.0
 POLL_S = 0.1
 STOP_GRACE_S = 15.0
 ENGINE_GRACE_S = 3.0
-
-
-def free_layout(folder: Path) -> Layout:
-    """A layout on ports from the operating system, for tests and for a second lab."""
-    return Layout(folder, dict(zip(DEFAULT_PORTS, free_ports(len(DEFAULT_PORTS)), strict=True)))
 
 
 @dataclass(eq=False)
@@ -134,6 +129,20 @@ class Suite:
             f"{part} is not ready after {timeout_s:g} s ({url}: {why})\n"
             f"its last lines, from {child.log}:\n{indented(child.tail())}"
         )
+
+    async def until_heard(self, *nodes: str, timeout_s: float = READY_TIMEOUT_S) -> None:
+        """Wait until the leader hears these agents: an agent is ready before it has found the leader, and a
+        request may come before any node is known. Raises ChildFailed."""
+        deadline = time.monotonic() + timeout_s
+        async with Operator(self.layout.controllers.split(",")) as operator:
+            while missing := set(nodes) - await operator.heard_nodes():
+                if time.monotonic() > deadline:
+                    logs = ", ".join(str(self.layout.log(node)) for node in sorted(missing))
+                    raise ChildFailed(
+                        f"no controller hears {', '.join(sorted(missing))} after {timeout_s:g} s; "
+                        f"what they say is in {logs}"
+                    )
+                await asyncio.sleep(POLL_S)
 
     def obituary(self, part: str) -> str:
         """How a part ended, its last lines, and where the rest is."""

@@ -5,35 +5,21 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 
-import grpc
-import grpc.aio
-
-from llmgw.v1 import agent_pb2, operator_pb2, operator_pb2_grpc
-from llmgw_kit.addresses import parse_host_port
-from llmgw_kit.rpc import channel
+from llmgw.v1 import agent_pb2, operator_pb2
+from llmgw_lab.operator import Operator
 
 POLL_S = 0.5
-CALL_TIMEOUT_S = 2.0
 
 
 async def tell(addresses: Sequence[str], model: str, say: Callable[[str], None]) -> None:
-    """Say what the model's replicas do, until cancelled. A controller that does not answer is passed over:
-    this is for the eye, and the request itself tells of failures."""
-    links = [channel(parse_host_port(address, what="controller")) for address in addresses]
-    try:
+    """Say what the model's replicas do, until cancelled. Silence of the controllers is passed over: this
+    is for the eye, and the request itself tells of failures."""
+    async with Operator(addresses) as operator:
         while True:
-            for link in links:
-                stub = operator_pb2_grpc.OperatorServiceStub(link)
-                request = operator_pb2.ListReplicasRequest(model=model)
-                try:
-                    listed = await stub.ListReplicas(request, timeout=CALL_TIMEOUT_S)
-                except grpc.aio.AioRpcError:
-                    continue
-                say(described(listed.replicas))
-                break
+            replicas = await operator.replicas(model)
+            if replicas is not None:
+                say(described(replicas))
             await asyncio.sleep(POLL_S)
-    finally:
-        await asyncio.gather(*(link.close() for link in links))
 
 
 def described(replicas: Sequence[operator_pb2.ReplicaRow]) -> str:
