@@ -184,6 +184,7 @@ class RoutingBench(routing_pb2_grpc.RoutingServiceServicer):
             activation.ended.set()
 
     async def Goodbye(self, request: pb.GoodbyeRequest, context: Context) -> pb.GoodbyeResponse:
+        self._must_lead()
         self.goodbyes.append(request)
         return pb.GoodbyeResponse()
 

@@ -20,7 +20,8 @@ from llmgw_router.adapters.probe import HttpProbe
 from llmgw_router.adapters.routes_file import RoutesFile, StateFolder
 from llmgw_router.board import Board, Source
 from llmgw_router.core.table import EndpointRow
-from llmgw_router.loops import LeaderFollower, keep_routes, use_kept_routes
+from llmgw_router.leader import LeaderFollower
+from llmgw_router.loops import keep_routes, use_kept_routes
 from llmgw_router.relay.ipc import ActivationRefused, TableUpdate
 from llmgw_router.relay.slots import EndpointActivity
 
@@ -207,6 +208,32 @@ async def test_an_activation_is_reissued_to_a_new_leader_while_wanted_and_ends_w
             await second.activations[0].ended.wait()
         await activations.close()
     assert one.workers.refused == []
+
+
+async def test_a_leader_that_says_it_leads_no_more_is_left_even_if_its_stream_is_open() -> None:
+    first, second = RoutingBench(term=1), RoutingBench(term=2)
+    async with benches(first, second), following(first.address) as one:
+        await until(lambda: first.followers == 1, "stream")
+        first.leading, first.leader = False, second.address
+        activations = Activations(one.follower, one.workers, SystemClock())
+        activations.want("m", 1)
+        await until(lambda: len(second.activations) == 1, "activation at the successor")
+        assert one.follower.leader == second.address
+        await activations.close()
+
+
+async def test_goodbye_goes_to_whoever_leads_by_then() -> None:
+    first, second = RoutingBench(term=1), RoutingBench(term=2)
+    async with benches(first, second):
+        async with following(first.address) as one:
+            await until(lambda: first.followers == 1, "stream")
+        first.leading, first.leader = False, second.address
+        await one.follower.goodbye()
+        assert [bye.router_id for bye in second.goodbyes] == ["r1"]
+        # And with nobody there it ends as well.
+        await first.stop()
+        async with asyncio.timeout(BOUND_S):
+            await one.follower.goodbye()
 
 
 async def test_a_refusal_reaches_the_workers_with_its_reason() -> None:

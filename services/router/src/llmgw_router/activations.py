@@ -6,7 +6,7 @@ import logging
 
 from llmgw_kit.clock import Clock
 from llmgw_kit.errors import Conflict, LlmgwError, NotLeader, Unavailable
-from llmgw_router.loops import LeaderFollower
+from llmgw_router.leader import LeaderFollower
 from llmgw_router.ports import Phase, Ready, Refused, Workers
 from llmgw_router.relay.ipc import ActivationRefused
 
@@ -72,8 +72,10 @@ class Activations:
                             case Refused():
                                 self._refuse(model, event)
                                 return
-            except (NotLeader, Conflict, Unavailable) as e:
+            except (Conflict, Unavailable) as e:
                 # The leader changed or went away: the next one is asked the same.
+                if isinstance(e, NotLeader):
+                    self._follower.doubt(session, e)
                 log.debug("activation of %s at %s: %s", model, session.address, e.text)
             except LlmgwError as e:
                 self._refuse(model, Refused(code=e.code, text=e.text, retry_after_s=None))

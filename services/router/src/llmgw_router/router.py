@@ -8,7 +8,7 @@ from typing import Any
 
 from llmgw_kit.addresses import HostPort
 from llmgw_kit.clock import Clock
-from llmgw_kit.errors import LlmgwError, StartupError
+from llmgw_kit.errors import StartupError
 from llmgw_kit.lifecycle import StopSignal, cancel_all, until_stopped
 from llmgw_router.activations import Activations
 from llmgw_router.activity import ActivityLoop
@@ -20,7 +20,8 @@ from llmgw_router.adapters.routes_file import RoutesFile
 from llmgw_router.board import Board, Source
 from llmgw_router.core.endpoints import static_table
 from llmgw_router.core.learned import CatalogEntry, Routes
-from llmgw_router.loops import LeaderFollower, keep_routes, use_kept_routes
+from llmgw_router.leader import LeaderFollower
+from llmgw_router.loops import keep_routes, use_kept_routes
 from llmgw_router.relay.ipc import AccessRecord, TableUpdate
 from llmgw_router.settings import RouterSettings
 from llmgw_router.supervisor.ports import PortTaken
@@ -180,16 +181,12 @@ class Router:
     async def leave(self) -> None:
         """Last activity, goodbye to the controller, then take the report away, in this order: between any
         two of them idleness may be unknown, but never wrong."""
-        session = self.follower.current if self.follower is not None else None
         activity = self.activity
-        await cancel_all(*(task for task in self._tasks if task.get_name() == "activity"))
+        await cancel_all(*self._tasks)
         if activity is not None:
             await activity.tick()
-        if session is not None:
-            try:
-                await session.goodbye()
-            except LlmgwError as e:
-                log.warning("goodbye to controller %s: %s; it will miss this router", session.address, e.text)
+        if self.follower is not None:
+            await self.follower.goodbye()
         if activity is not None:
             await activity.goodbye()
 

@@ -2,9 +2,11 @@
 
 from collections.abc import AsyncGenerator, AsyncIterator
 from dataclasses import dataclass
+from typing import Any
 
 import grpc
 import grpc.aio
+from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from llmgw.v1 import routing_pb2 as pb
 from llmgw.v1 import routing_pb2_grpc
@@ -16,6 +18,8 @@ from llmgw_router.ports import Acknowledgement, MoveOn, Phase, Ready, Refused
 from llmgw_router.wire import BadRoutes, routes_message
 
 GOODBYE_TIMEOUT_S = 2.0
+PING_TIMEOUT_S = 2.0
+_SILENT = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED, grpc.StatusCode.CANCELLED)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,6 +39,7 @@ class ControllerSession:
         self._identity = identity
         self._channel = rpc.channel(address)
         self._stub = routing_pb2_grpc.RoutingServiceStub(self._channel)
+        self._health: Any = health_pb2_grpc.HealthStub(self._channel)  # has no typed stubs
 
     @property
     def address(self) -> HostPort:
@@ -111,6 +116,16 @@ class ControllerSession:
         finally:
             # Who stops listening stops waiting: the controller counts this router out.
             call.cancel()
+
+    async def ping(self) -> None:
+        """Ask for its health. Raises LlmgwError when it does not answer in time."""
+        request = health_pb2.HealthCheckRequest()
+        try:
+            await self._health.Check(request, timeout=PING_TIMEOUT_S)
+        except grpc.aio.AioRpcError as e:
+            if e.code() in _SILENT:
+                raise self._error(e) from None
+            # Any other answer is an answer: it lives.
 
     async def goodbye(self) -> None:
         """Leave the membership that idleness is judged by. Raises LlmgwError."""

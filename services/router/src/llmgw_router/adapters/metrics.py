@@ -15,7 +15,7 @@ from llmgw_router.board import Board
 from llmgw_router.core.errors import CODES
 from llmgw_router.core.learned import Routes
 from llmgw_router.core.ledger import Count, Ledger
-from llmgw_router.loops import LeaderFollower
+from llmgw_router.leader import LeaderFollower
 from llmgw_router.relay.slots import DURATION_BUCKETS_MS, TTFT_BUCKETS_MS
 from llmgw_router.supervisor.workers import WorkerPool, WorkerView
 
