@@ -26,6 +26,11 @@ def test_status_page():
     assert "!! big    cannot be placed: no node of class H100 for 10 m 00 s" in text
     assert " * odd/1  idleness unknown" in text
     assert "  L4  ██████████░░░░░░░░░░XXXXXXXXXX··········" in text
+    header = next(line for line in lines if line.startswith("CAPACITY"))
+    bar = next(line for line in lines if line.startswith("  L4"))
+    assert header.index("TOTAL") + len("TOTAL") == bar.index(" 4  25.8") + 2, (
+        "numbers stand under their titles"
+    )
     assert "1 busy  1 idle  1 unhealthy  1 free" in text
     assert "25.8 of 103 GB" in text
     assert "FABRICS       none declared: replicas stay on one node" in text

@@ -89,20 +89,20 @@ def _capacity(page: Page, status: pb.GetStatusResponse) -> None:
         return
     if len(page_lines) > 1:
         page_lines.append(_sum(page_lines))
-    name = max(max(len(row.gpu_class) for row in page_lines), 4)
+    name = max(len(row.gpu_class) for row in page_lines)
     memory = [_memory(row) for row in page_lines]
     wide = max(len("FREE MEMORY"), *(len(text) for text in memory))
     page.line(
-        ("CAPACITY".ljust(name + 2), "bold"),
-        (" " * (BAR + 2) + f"{'FREE':>5}  {'TOTAL':>6}  {'FREE MEMORY':>{wide}}", "dim"),
+        ("CAPACITY".ljust(name + 4 + BAR), "bold"),
+        (f"  {'FREE':>5}  {'TOTAL':>6}  {'FREE MEMORY':>{wide}}", "dim"),
     )
     for row, text in zip(page_lines, memory, strict=True):
         bar = _bar(page, row.parts, BAR)
         pad = " " * (BAR - sum(len(piece) for piece, _ in bar))
         page.line(
-            f"  {row.gpu_class:{name}}", *bar, pad, f"  {row.parts.free:>5}  {row.total:>6}  {text:>{wide}}"
+            f"  {row.gpu_class:{name}}  ", *bar, pad, f"  {row.parts.free:>5}  {row.total:>6}  {text:>{wide}}"
         )
-        page.line(" " * (name + 2), legend(row.parts))
+        page.line(" " * (name + 4), legend(row.parts))
     page.blank()
 
 
