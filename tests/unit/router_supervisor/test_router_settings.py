@@ -57,6 +57,14 @@ def test_a_flag_beats_the_environment_beats_the_file(tmp_path: Path, monkeypatch
     assert (settings.drain_s, settings.connect_s, settings.idle_s) == (100, 20, 3)
 
 
+def test_endpoints_of_the_environment_are_json(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LLMGW_ROUTER_ENDPOINTS", '["a=http://h:1=m"]')
+    assert [e.endpoint_id for e in made(tmp_path).static_endpoints()] == ["a"]
+    monkeypatch.setenv("LLMGW_ROUTER_ENDPOINTS", "a=http://h:1=m")
+    with pytest.raises(StartupError, match="LLMGW_ROUTER_ENDPOINTS is not JSON"):
+        made(tmp_path)
+
+
 REFUSED: dict[str, tuple[object, Sequence[str], dict[str, object], str]] = {
     "nothing to serve": (None, [], {}, "nothing to serve"),
     "empty file": ("", [], {}, "nothing to serve"),

@@ -4,13 +4,14 @@ A service declares one frozen subclass of `ServiceSettings` and calls `load` onc
 """
 
 import os
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, ClassVar, TypeVar
 
 import yaml
 from pydantic import SecretStr, ValidationError
-from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
+from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict, SettingsError
 
 from llmgw_kit.errors import StartupError
 from llmgw_kit.names import did_you_mean
@@ -88,6 +89,14 @@ def load(
         return cls(**given)
     except ValidationError as e:
         raise StartupError(_explain(e, prefix, given, values, config)) from None
+    except SettingsError as e:
+        # Lists and mappings come out of the environment as JSON; the value stays out of the message.
+        named = re.search(r'field "(\w+)"', str(e))
+        variable = f"{prefix}{named.group(1).upper()}" if named else f"{prefix}*"
+        raise StartupError(
+            f"environment {variable} is not JSON, which a list or mapping must be",
+            next_steps=["or write it into the configuration file"],
+        ) from None
     finally:
         ServiceSettings._file_values = {}
 
