@@ -20,7 +20,7 @@ from llmgw_controller.core.plan import (
 from llmgw_controller.core.routes import diff, routes
 from llmgw_controller.core.state import LoadRecord, Phase, PortQuarantine, ShardState, Stored, Wish
 from llmgw_kit.ids import ModelId, NodeId, ShardId
-from tests.unit.controller.build import NOW, heard, model, node, replica, report, shard, snapshot
+from tests.unit.controller.build import NOW, Stage, heard, model, node, replica, report, shard, snapshot
 
 ONE = model()
 HELD = replica(ONE, 1, Phase.RESERVED, shard("m/1", "n1", 0))
@@ -182,3 +182,17 @@ def test_a_shard_of_another_epoch_says_nothing_of_this_one():
     snap = snapshot([ONE], [node("n1")], [row], [heard(node("n1"), [old])])
     assert ShardId("m/1.2.0") not in snap.heard[NodeId("n1")].shards
     assert routes(snap, NOW).endpoints == {}
+
+
+def test_a_name_that_was_used_never_comes_back():
+    """A replica gone for good leaves its number free; what starts under it later must be another endpoint."""
+    one = model(replicas=1)
+    stage = Stage(snapshot([one], [node("n1")]))
+    names = []
+    for wanted in (1, 0, 1):
+        stage.catalog(replace(one, replicas=wanted))
+        for _ in range(5):
+            stage.step()
+            stage.obey()
+        names.append([row.endpoint_id for row in stage.rows.values()])
+    assert names == [["m/1@1"], [], ["m/1@2"]]

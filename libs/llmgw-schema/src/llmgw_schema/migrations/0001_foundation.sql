@@ -90,6 +90,12 @@ CREATE TABLE shards (
 );
 CREATE INDEX shards_of_replica ON shards (replica_id);
 
+-- Highest group epoch ever given to a model's replicas: outlives them, so that no endpoint id comes twice.
+CREATE TABLE group_epochs (
+    model   text PRIMARY KEY,
+    highest bigint NOT NULL CHECK (highest > 0)
+);
+
 -- A live claim is a row; a freed one is gone. So the primary key is what forbids double booking,
 -- and a shard that holds claims cannot be deleted from under them.
 CREATE TABLE device_claims (

@@ -89,6 +89,10 @@ ON CONFLICT (node_id, device_id) DO UPDATE
    SET index = excluded.index, gpu_class = excluded.gpu_class,
        memory_total_bytes = excluded.memory_total_bytes
 """
+_USE_EPOCH = """
+INSERT INTO group_epochs AS used (model, highest) VALUES ($1, $2)
+ON CONFLICT (model) DO UPDATE SET highest = greatest(used.highest, excluded.highest)
+"""
 _TRIM_LOADS = """
 DELETE FROM load_history WHERE model = $1 AND profile = $2 AND gpu_class = $3 AND id NOT IN (
     SELECT id FROM load_history WHERE model = $1 AND profile = $2 AND gpu_class = $3
@@ -104,6 +108,7 @@ async def write(connection: "Connection", term: LeaseTerm, change: Change) -> No
             await _put_replica(connection, replica)
         case Reserve(replica):
             await _put_replica(connection, replica)
+            await run(_USE_EPOCH, replica.model, replica.group_epoch)
             for shard in replica.shards:
                 await _claim(connection, term, shard)
         case Release():

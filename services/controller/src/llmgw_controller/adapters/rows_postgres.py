@@ -62,6 +62,7 @@ _LOADS = """
 SELECT model, profile, gpu_class, seconds, extract(epoch FROM at)::float8 AS at_s
   FROM load_history ORDER BY at, id
 """
+_EPOCHS = "SELECT model, highest FROM group_epochs"
 _MODELS = "SELECT name, spec FROM models"
 
 
@@ -102,6 +103,7 @@ async def load(connection: "Connection") -> Stored:
             LoadRecord(ModelId(r["model"]), r["profile"], r["gpu_class"], r["seconds"], r["at_s"])
             for r in await connection.fetch(_LOADS)
         ),
+        epochs={ModelId(r["model"]): r["highest"] for r in await connection.fetch(_EPOCHS)},
         models={ModelId(r["name"]): r["spec"] for r in await connection.fetch(_MODELS)},
     )
 

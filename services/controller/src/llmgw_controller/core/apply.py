@@ -114,7 +114,13 @@ def _reserve(stored: Stored, row: ReplicaRow) -> Stored:
             taken.add((shard.node_id, port))
     # The planner leases a quarantined port only when its time is over: the lease replaces it.
     quarantine = tuple(q for q in stored.quarantine if (q.node_id, q.port) not in taken)
-    return replace(stored, replicas={**stored.replicas, row.replica_id: row}, quarantine=quarantine)
+    highest = max(row.group_epoch, stored.epochs.get(row.model, 0))
+    return replace(
+        stored,
+        replicas={**stored.replicas, row.replica_id: row},
+        quarantine=quarantine,
+        epochs={**stored.epochs, row.model: highest},
+    )
 
 
 def _release(stored: Stored, change: Release) -> Stored:

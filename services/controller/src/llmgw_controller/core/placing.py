@@ -28,13 +28,12 @@ def place_waiting(draft: Draft) -> None:
     found = rooms(draft.snapshot, draft.now)
     idle = idle_replicas(draft.snapshot, draft.verdicts)
     for row, model in sorted(waiting, key=_order):
-        answer = place(
-            model, found, replica_id=row.replica_id, group_epoch=row.group_epoch + 1, evictable=idle
-        )
+        epoch = max(row.group_epoch, draft.stored.epochs.get(row.model, 0)) + 1
+        answer = place(model, found, replica_id=row.replica_id, group_epoch=epoch, evictable=idle)
         if isinstance(answer, Refusal):
             _refuse(draft, row, answer)
             continue
-        _reserve(draft, row, model, answer)
+        _reserve(draft, row, model, answer, epoch)
         for shard in answer.shards:
             found = with_claim(
                 found,
@@ -53,13 +52,13 @@ def _order(waiting: tuple[ReplicaRow, Model]) -> tuple[int, int, int, float, str
     return -model.priority, -nodes, -gpus, row.created_at, row.replica_id
 
 
-def _reserve(draft: Draft, row: ReplicaRow, model: Model, answer: Placement) -> None:
+def _reserve(draft: Draft, row: ReplicaRow, model: Model, answer: Placement, epoch: int) -> None:
     nodes = ", ".join(shard.node_id for shard in answer.shards)
     placed = replace(
         with_phase(row, Phase.RESERVED, now=draft.now, because=f"placed on {nodes}"),
         profile=answer.profile.name,
         spec_hash=spec_hash(model, answer.profile),
-        group_epoch=row.group_epoch + 1,
+        group_epoch=epoch,
         shards=answer.shards,
     )
     draft.change(Reserve(placed))

@@ -35,7 +35,8 @@ class PutReplica:
 
 @dataclass(frozen=True)
 class Reserve:
-    """Write the replica with its shards and claim every device and port of them, or fail as a whole."""
+    """Write the replica with its shards, claim every device and port of them, and note the group epoch as
+    used by the model; or fail as a whole."""
 
     replica: ReplicaRow
 

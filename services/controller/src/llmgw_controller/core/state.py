@@ -71,7 +71,8 @@ class ReplicaRow:
     reason: str | None
     #: With BACKOFF: not before.
     until: float | None
-    #: Grows with each start of the whole group; an endpoint is (replica, group epoch).
+    #: Grows with each start of the whole group, over all replicas of the model; 0: never placed. An endpoint
+    #: is (replica, group epoch).
     group_epoch: int
     #: Failures since it was last READY for the profile's min_uptime_s.
     failures: int
@@ -195,6 +196,9 @@ class Stored:
     activations: dict[ModelId, ActivationRow] = field(default_factory=dict)
     routers: dict[RouterId, RouterRow] = field(default_factory=dict)
     loads: tuple[LoadRecord, ...] = ()
+    #: Highest group epoch ever reserved for a model; outlives its replicas, so that an endpoint or a shard is
+    #: never named like an earlier one that some router or agent may still remember.
+    epochs: dict[ModelId, int] = field(default_factory=dict)
     #: Stored models as JSON text by name; parsed by `catalog_file.py`.
     models: dict[ModelId, str] = field(default_factory=dict)
 
