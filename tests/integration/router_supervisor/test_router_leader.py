@@ -177,7 +177,7 @@ async def test_acknowledged_is_what_all_workers_applied_and_drains_are_told_to_e
     async with benches(first, second), following(first.address, second.address) as one:
         await until(lambda: bool(one.workers.tables), "table")
         assert first.acks == []
-        one.board.applied(one.workers.tables[-1])
+        one.board.applied()
         await until(lambda: len(first.acks) == 1, "acknowledgement")
         assert (first.acks[0].term, first.acks[0].version) == (1, 1)
         assert list(first.acks[0].drained_endpoint_ids) == []
@@ -186,10 +186,27 @@ async def test_acknowledged_is_what_all_workers_applied_and_drains_are_told_to_e
         assert list(first.acks[1].drained_endpoint_ids) == ["a/1@1"]
         await first.stop()
         await until(lambda: one.board.routes.term == 2, "second leader")
-        one.board.applied(one.workers.tables[-1])
+        one.board.applied()
         await until(lambda: any(ack.term == 2 for ack in second.acks), "acknowledgement to the second")
         newest = second.acks[-1]
         assert (newest.router_id, list(newest.drained_endpoint_ids)) == ("r1", ["a/1@1"])
+
+
+async def test_a_version_that_changes_no_row_is_acknowledged_without_a_push() -> None:
+    async with RoutingBench() as bench, following(bench.address) as one:
+        bench.endpoints["a/1@1"] = endpoint("a/1@1", "a", URL)
+        await until(lambda: bench.followers == 1, "stream")
+        bench.put(endpoint("a/1@1", "a", URL))
+        await until(lambda: one.board.routes.version == 2, "table")
+        pushes = len(one.workers.tables)
+        bench.put()
+        await until(lambda: one.board.routes.version == 3, "heartbeat")
+        assert bench.acks == []
+        one.board.applied()
+        await until(lambda: [ack.version for ack in bench.acks] == [3], "acknowledgement")
+        bench.put()
+        await until(lambda: [ack.version for ack in bench.acks] == [3, 4], "another")
+        assert len(one.workers.tables) == pushes
 
 
 async def test_an_activation_is_reissued_to_a_new_leader_while_wanted_and_ends_when_not() -> None:

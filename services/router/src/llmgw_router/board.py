@@ -30,27 +30,34 @@ class Board:
         self.source: Source | None = None
         #: Of the last snapshot or change a controller sent; None: none was heard.
         self._heard_s: float | None = None
+        #: Newest push, and whether every worker picks from it.
+        self._pushed: TableUpdate | None = None
+        self._applied = False
         self._acknowledged: Acknowledgement | None = None
         self._drained: frozenset[str] = frozenset()
         #: Replaced at every change, so that any number of waiters sees each of them.
         self._news = asyncio.Event()
 
     def publish(self, routes: Routes, source: Source) -> None:
-        """Put routes in force: the workers get them now."""
+        """Put routes in force. Workers get them now, unless all that changed is what they do not use: a
+        leader repeats itself every few seconds only to show how old its numbers are."""
         self.routes = routes
         self.source = source
         if source is Source.CONTROLLER:
             self._heard_s = self._clock.monotonic_s()
         draining = {key for key, row in routes.endpoints.items() if row.draining}
         self._drained &= draining
-        self._workers.push_table(
-            TableUpdate(
-                endpoints=tuple(routes.endpoints[key] for key in sorted(routes.endpoints)),
-                models=tuple(routes.models[key].row for key in sorted(routes.models)),
-                term=routes.term,
-                version=routes.version,
-            )
+        update = TableUpdate(
+            endpoints=tuple(routes.endpoints[key] for key in sorted(routes.endpoints)),
+            models=tuple(routes.models[key].row for key in sorted(routes.models)),
+            term=routes.term,
+            version=routes.version,
         )
+        before = self._pushed
+        if before is None or (before.endpoints, before.models) != (update.endpoints, update.models):
+            self._pushed, self._applied = update, False
+            self._workers.push_table(update)
+        self._acknowledge()
         self._notify()
 
     def controller_heard(self) -> bool:
@@ -79,21 +86,22 @@ class Board:
 
     # --- what the workers made of it; called by the pool
 
-    def applied(self, update: TableUpdate) -> None:
-        """Every worker picks from `update`, or a later one."""
-        if update.term is None or update.version is None or self.source is not Source.CONTROLLER:
-            return
-        self._acknowledged = Acknowledgement(term=update.term, version=update.version, drained=self._drained)
+    def applied(self) -> None:
+        """Every worker picks from the newest push."""
+        self._applied = True
+        self._acknowledge()
         self._notify()
 
     def drained(self, endpoint_ids: Iterable[str]) -> None:
         """Nothing of this router runs at these draining endpoints any more."""
         self._drained |= frozenset(endpoint_ids)
-        if self._acknowledged is not None:
-            self._acknowledged = Acknowledgement(
-                term=self._acknowledged.term, version=self._acknowledged.version, drained=self._drained
-            )
-            self._notify()
+        self._acknowledge()
+        self._notify()
+
+    def _acknowledge(self) -> None:
+        term, version = self.routes.term, self.routes.version
+        if self._applied and self.source is Source.CONTROLLER and term is not None and version is not None:
+            self._acknowledged = Acknowledgement(term=term, version=version, drained=self._drained)
 
     async def acknowledgements(self) -> AsyncIterator[Acknowledgement]:
         """The newest state, at once and whenever it changes; states in between may be left out."""

@@ -110,7 +110,7 @@ class LeaderFollower:
                 self._tell(f"{session.address}: {e}")
                 self._rotation = self._rotation.failed()
             except LlmgwError as e:
-                self._tell(e.text)
+                self._tell("; ".join(e.lines()))
                 self._rotation = self._rotation.failed()
             finally:
                 heard = self._session is session

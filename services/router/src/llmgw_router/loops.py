@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from llmgw_kit.clock import Clock
 from llmgw_router.board import Board, Source
-from llmgw_router.core.learned import Routes, only_alive
+from llmgw_router.core.learned import Routes, only_alive, same_table
 from llmgw_router.ports import Probe, RoutesStore
 
 log = logging.getLogger(__name__)
@@ -19,10 +19,12 @@ REPROBE_S = 5.0
 
 async def keep_routes(board: Board, store: RoutesStore, clock: Clock) -> None:
     """Write what a controller said to disk, soon after it said so. For ever."""
+    kept: Routes | None = None
     async for routes in board.published():
-        if board.controller_heard():
+        if board.controller_heard() and not (kept and same_table(kept, routes)):
             try:
                 await asyncio.to_thread(store.save, routes)
+                kept = routes
             except OSError as e:
                 log.error("routes cannot be kept: %s; a restart without a controller would have none", e)
         await clock.sleep(KEEP_EVERY_S)

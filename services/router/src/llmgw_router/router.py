@@ -71,7 +71,7 @@ class Router:
             self.activations.unwant(model)
 
     def applied(self, update: TableUpdate) -> None:
-        self.board.applied(update)
+        self.board.applied()
 
     def drained(self, endpoint_ids: frozenset[str]) -> None:
         self.board.drained(endpoint_ids)

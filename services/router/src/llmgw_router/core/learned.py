@@ -116,6 +116,11 @@ def follow(known: Routes, message: Snapshot | Delta) -> Routes:
     )
 
 
+def same_table(one: Routes, other: Routes) -> bool:
+    """Whether requests would be routed alike, under one leader: version and fleet aside."""
+    return (one.term, one.endpoints, one.models) == (other.term, other.endpoints, other.models)
+
+
 def only_alive(kept: Routes, alive: frozenset[str]) -> Routes:
     """Routes from disk, without the endpoints that did not answer a probe."""
     return replace(kept, endpoints={key: row for key, row in kept.endpoints.items() if key in alive})
