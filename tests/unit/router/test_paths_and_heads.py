@@ -65,14 +65,27 @@ def test_connection_names_headers() -> None:
     assert heads.without([b"X-A: 1", b"x-ab: 2", b"Y: x-a"], frozenset({b"x-a"})) == [b"x-ab: 2", b"Y: x-a"]
 
 
-def test_a_block_of_headers_never_speaks_in_our_name() -> None:
+def test_lines_become_a_block() -> None:
     assert heads.block([]) == b""
     assert heads.block([b"A: 1", b"b: 2"]) == b"A: 1\r\nb: 2\r\n"
-    assert (
-        heads.block([b"A: 1", b"X-LLMGW-Peer: 1", b"b: x-llmgw-not-a-name"])
-        == b"A: 1\r\nb: x-llmgw-not-a-name\r\n"
-    )
-    assert heads.block([b"x-llmgw-a: 1"]) == b""
+
+
+def test_names_are_known_in_any_case_and_ours_are_dropped() -> None:
+    fields = heads.Fields(heads.REQUEST, heads.REQ_DROP)
+    for _ in range(2):
+        assert fields.kind(b"Authorization") == heads.REQ_PRIVATE
+        assert fields.kind(b"AUTHORIZATION") == heads.REQ_PRIVATE
+        assert fields.kind(b"X-LLMGW-Peer") == fields.kind(b"x-llmgw-") == heads.REQ_DROP
+        assert fields.kind(b"x-llmg") == fields.kind(b"Accept") == heads.PLAIN
+    assert fields.known[b"Authorization"] == heads.REQ_PRIVATE
+
+
+def test_the_memory_of_names_is_bounded() -> None:
+    fields = heads.Fields(heads.REQUEST, heads.REQ_DROP)
+    for n in range(fields.MOST * 2):
+        assert fields.kind(b"x-%d" % n) == heads.PLAIN
+    assert len(fields.known) == fields.MOST
+    assert fields.kind(b"Cookie") == heads.REQ_PRIVATE
 
 
 @pytest.mark.parametrize(

@@ -59,8 +59,7 @@ def model_of(body: bytes) -> str:
             raise BodyRefused(
                 MALFORMED_JSON, f"The request body is not valid UTF-8 at byte {error.start}."
             ) from error
-    # One literal key and no disguised one: nothing to look closer at.
-    if (body.count(_KEY) > 1 or _DISGUISE.search(body)) and len(_top_level_models(body)) > 1:
+    if _may_repeat(body) and len(_top_level_models(body)) > 1:
         # Router and engine may disagree on which of them counts: one would be authorised, the other run.
         raise BodyRefused(BAD_MODEL, "The model parameter is given more than once.")
     return name
@@ -95,7 +94,7 @@ class _Pairs(list[tuple[str, object]]):
 
 def with_model(body: bytes, name: str) -> bytes:
     """`body`, which model_of has accepted, with the value of `model` replaced, and no other byte."""
-    if body.count(_KEY) == 1 and not _DISGUISE.search(body):
+    if not _may_repeat(body):
         key_end = body.index(_KEY) + len(_KEY)
     else:
         (key_end,) = _top_level_models(body)
@@ -104,6 +103,14 @@ def with_model(body: bytes, name: str) -> bytes:
     value = _TOKEN.match(body, colon.end())
     assert value is not None
     return body[: value.start()] + _encode_str(name) + body[value.end() :]
+
+
+def _may_repeat(body: bytes) -> bool:
+    # One literal key and no disguised one, as nearly always: nothing to look closer at.
+    first = body.find(_KEY)
+    return (
+        first < 0 or body.find(_KEY, first + 7) >= 0 or (b"\\" in body and _DISGUISE.search(body) is not None)
+    )
 
 
 def _top_level_models(body: bytes) -> list[int]:

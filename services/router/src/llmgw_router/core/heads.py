@@ -4,7 +4,7 @@ Connection-level headers end at each hop (RFC 9110 section 7.6.1); credentials o
 here; `x-llmgw-` is ours alone, in both directions.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Final
 
 OURS = b"x-llmgw-"
@@ -13,7 +13,10 @@ OURS = b"x-llmgw-"
 # Plain integers, not an Enum: these are compared for every header of every message, and a member
 # looked up on an Enum class costs as much as all the rest of that.
 
-#: Request headers with a meaning here; all others pass as they are.
+#: Passes as it is.
+PLAIN: Final = 0
+
+#: Request headers with a meaning here.
 REQ_DROP: Final = 1
 REQ_HOST: Final = 2
 REQ_LENGTH: Final = 3
@@ -95,14 +98,34 @@ def without(lines: list[bytes], names: frozenset[bytes]) -> list[bytes]:
     return [line for line in lines if line.partition(b":")[0].lower() not in names]
 
 
+class Fields:
+    """Header names to what becomes of them, remembered as they are spelled.
+
+    Clients and engines say the same few names all the time; the memory is bounded, since hostile
+    ones do not.
+    """
+
+    __slots__ = ("_kinds", "known")
+
+    MOST = 1024
+
+    def __init__(self, kinds: Mapping[bytes, int], drop: int) -> None:
+        self._kinds = {**kinds, OURS: drop}
+        #: Look here first, by `known.get(name)`; None means to ask `kind`.
+        self.known: dict[bytes, int] = {}
+
+    def kind(self, name: bytes) -> int:
+        """What becomes of a header of this name, in any case of its letters."""
+        low = name.lower()
+        kind = self._kinds[OURS] if low.startswith(OURS) else self._kinds.get(low, PLAIN)
+        if len(self.known) < self.MOST:
+            self.known[name] = kind
+        return kind
+
+
 def block(lines: list[bytes]) -> bytes:
-    """Header lines joined and ended, less those that speak in our name. Empty for none."""
-    if not lines:
-        return b""
-    joined = b"\r\n".join(lines) + b"\r\n"
-    if OURS in joined.lower():
-        return b"".join(line + b"\r\n" for line in lines if line[:8].lower() != OURS)
-    return joined
+    """Header lines joined and ended. Empty for none."""
+    return b"\r\n".join(lines) + b"\r\n" if lines else b""
 
 
 def is_event_stream(content_type: bytes | None) -> bool:

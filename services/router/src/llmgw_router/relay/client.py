@@ -15,7 +15,9 @@ import httptools
 from llmgw_router.core import errors
 from llmgw_router.core.errors import Kind
 from llmgw_router.core.heads import (
+    PLAIN,
     REQ_CONNECTION,
+    REQ_DROP,
     REQ_ENCODING,
     REQ_EXPECT,
     REQ_HOST,
@@ -24,6 +26,7 @@ from llmgw_router.core.heads import (
     REQ_PRIVATE,
     REQ_TRANSFER,
     REQUEST,
+    Fields,
     is_sane_id,
 )
 from llmgw_router.relay.exchange import Exchange
@@ -32,7 +35,8 @@ from llmgw_router.relay.hub import Hub
 #: Bytes of later requests kept while one is answered; beyond, the socket is not read.
 _AHEAD_BYTES = 64 * 1024
 _MAX_FIELDS = 128
-_field_of = REQUEST.get
+_FIELDS = Fields(REQUEST, REQ_DROP)
+_known = _FIELDS.known.get
 _RESET = struct.pack("ii", 1, 0)
 _CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 
@@ -119,8 +123,10 @@ class ClientConnection(asyncio.Protocol):
         if lines is None:
             # A trailer field: nothing in it may change what the head has said.
             return
-        field = _field_of(name.lower())
+        field = _known(name)
         if field is None:
+            field = _FIELDS.kind(name)
+        if field == PLAIN:
             lines.append(b"%b: %b" % (name, value))
         else:
             self._special(field, name, value)

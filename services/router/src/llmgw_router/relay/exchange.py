@@ -6,9 +6,8 @@ choices are to go on, to end, and to say that it was cut. A clean end is never m
 """
 
 import asyncio
-from enum import IntEnum
 from time import monotonic_ns
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from llmgw_router.core import errors
 from llmgw_router.core.body import BodyRefused, model_of, with_model
@@ -37,16 +36,14 @@ _STREAMS = COUNTER["streams"]
 _STREAMS_BROKEN = COUNTER["streams_broken"]
 
 
-class Phase(IntEnum):
-    """Where an exchange stands; decides which deadline looks at it."""
-
-    ARRIVING = 0
-    HELD = 1
-    CONNECTING = 2
-    #: Sent; not a byte of an answer's body yet.
-    WAITING = 3
-    RELAYING = 4
-    OVER = 5
+# Where an exchange stands; decides which deadline looks at it.
+ARRIVING: Final = 0
+HELD: Final = 1
+CONNECTING: Final = 2
+#: Sent; not a byte of an answer's body yet.
+WAITING: Final = 3
+RELAYING: Final = 4
+OVER: Final = 5
 
 
 class Exchange:
@@ -116,7 +113,7 @@ class Exchange:
         self.http10 = False
         self.refusal: tuple[Kind, str] | None = None
         # What becomes of it.
-        self.phase = Phase.ARRIVING
+        self.phase: int = ARRIVING
         self.path = b""
         self.query = b""
         self.dialect: Dialect | None = None
@@ -210,7 +207,7 @@ class Exchange:
             self.send(best)
         elif while_cold(model) is Waiting.HOLD and not hub.draining:
             if hub.room.admit(self, model):
-                self.phase = Phase.HELD
+                self.phase = HELD
                 self.hold_until = hub.now + model.hold_timeout_s
             else:
                 self.refuse_loading(model, "too many requests already wait for it")
@@ -230,7 +227,7 @@ class Exchange:
         self._open(endpoint)
 
     def _open(self, endpoint: "Endpoint") -> None:
-        self.phase = Phase.CONNECTING
+        self.phase = CONNECTING
         self.hub.counters[_CONNECTS] += 1
         self.since = self.hub.now
         self.connecting = self.hub.loop.create_task(self._connect(endpoint))
@@ -247,7 +244,7 @@ class Exchange:
             self.hub.guard(self, self._begin, connection)
 
     def _begin(self, connection: UpstreamConnection) -> None:
-        self.phase = Phase.WAITING
+        self.phase = WAITING
         self.since = self.touched = self.hub.now
         self.upstream = connection
         if self.client.paused:
@@ -298,7 +295,7 @@ class Exchange:
             self._relay(payload)
         elif self.answer_wanted(connection) and payload:
             self.first_ns = monotonic_ns()
-            self.phase = Phase.RELAYING
+            self.phase = RELAYING
             self._start(connection, payload, whole=False)
 
     def answer_ended(self, connection: UpstreamConnection, payload: bytes) -> None:
@@ -527,7 +524,7 @@ class Exchange:
     def client_left(self) -> None:
         """Nobody reads any more: stop the engine now, whatever it was doing (W31)."""
         self.status = 499
-        if self.phase is Phase.HELD:
+        if self.phase == HELD:
             self.hub.room.leave(self)
         if self.connecting is not None:
             self.connecting.cancel()
@@ -559,7 +556,7 @@ class Exchange:
         else:
             self.hub.account(self, None)
         self.upstream = None
-        self.phase = Phase.OVER
+        self.phase = OVER
         self.client.exchange_over(self)
 
 

@@ -143,7 +143,10 @@ class Hub:
     def begin(self, exchange: "Exchange") -> None:
         """Route it. A bug in us is an answer too (W17), and the worker lives on."""
         self.counters[_RUNNING] += 1
-        self.guard(exchange, exchange.route)
+        try:
+            exchange.route()
+        except Exception:
+            self.bug(exchange)
 
     def guard(self, exchange: "Exchange", step: Callable[P, None], *args: P.args, **kwargs: P.kwargs) -> None:
         """Take one step of an exchange at the rim, where nobody above could answer for its failure."""

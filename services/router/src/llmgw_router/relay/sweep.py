@@ -3,7 +3,7 @@
 from typing import TYPE_CHECKING
 
 from llmgw_router.core import errors
-from llmgw_router.relay.exchange import Phase
+from llmgw_router.relay.exchange import CONNECTING, HELD, RELAYING, WAITING
 from llmgw_router.relay.slots import COUNTER
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ def sweep(hub: "Hub") -> None:
 def _look_at(exchange: "Exchange", now: float) -> None:
     limits = exchange.hub.limits
     phase = exchange.phase
-    if phase is Phase.HELD:
+    if phase == HELD:
         if now >= exchange.hold_until:
             exchange.hub.room.expire(exchange)
         return
@@ -48,18 +48,18 @@ def _look_at(exchange: "Exchange", now: float) -> None:
         exchange.stop_upstream(
             errors.TIMEOUT_TOTAL, f"The request exceeded its total of {limits.total_s:g} s."
         )
-    elif phase is Phase.CONNECTING:
+    elif phase == CONNECTING:
         if now - exchange.since > limits.connect_s:
             exchange.stop_upstream(
                 errors.TIMEOUT_CONNECT, f"Connecting to the engine took over {limits.connect_s:g} s."
             )
-    elif phase is Phase.WAITING:
+    elif phase == WAITING:
         limit = limits.first_byte_s if exchange.dialect is not None else limits.cold_first_byte_s
         if limit is not None and now - exchange.since > limit:
             exchange.stop_upstream(
                 errors.TIMEOUT_FIRST_BYTE, f"The engine sent no first byte within {limit:g} s."
             )
-    elif phase is Phase.RELAYING and exchange.dialect is not None and not exchange.client.paused:
+    elif phase == RELAYING and exchange.dialect is not None and not exchange.client.paused:
         limit = limits.idle_s
         if limit is not None and now - exchange.touched > limit:
             exchange.stop_upstream(errors.STREAM_IDLE, f"The engine sent nothing for {limit:g} s.")

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import httptools
 
 from llmgw_router.core.heads import (
+    PLAIN,
     RES_ACCEL,
     RES_CACHE,
     RES_CONNECTION,
@@ -20,6 +21,7 @@ from llmgw_router.core.heads import (
     RES_TRANSFER,
     RES_TYPE,
     RESPONSE,
+    Fields,
     is_event_stream,
     named_by_connection,
     without,
@@ -29,7 +31,8 @@ if TYPE_CHECKING:
     from llmgw_router.relay.endpoint import Endpoint
     from llmgw_router.relay.exchange import Exchange
 
-_field_of = RESPONSE.get
+_FIELDS = Fields(RESPONSE, RES_DROP)
+_known = _FIELDS.known.get
 #: What Connection says nearly always; names no header.
 _PLAIN_CONNECTION = (b"keep-alive", b"close")
 
@@ -119,8 +122,10 @@ class UpstreamConnection(asyncio.Protocol):
         if self.head_done:
             # A trailer field. None is promised to the client, so none is passed.
             return
-        field = _field_of(name.lower())
+        field = _known(name)
         if field is None:
+            field = _FIELDS.kind(name)
+        if field == PLAIN:
             self.head.append(b"%b: %b" % (name, value))
         elif field == RES_TYPE:
             self.content_type = value
