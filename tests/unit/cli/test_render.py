@@ -23,7 +23,7 @@ def test_status_page():
     )
     text = "\n".join(lines)
     assert "TROUBLE  1" in text
-    assert "!! big    cannot be placed: no node of class H100 for 10 m 00 s" in text
+    assert "!! big    cannot be placed: no node of class H100" in text
     assert " * odd/1  idleness unknown" in text
     assert "  L4  ██████████░░░░░░░░░░XXXXXXXXXX··········" in text
     header = next(line for line in lines if line.startswith("CAPACITY"))

@@ -5,7 +5,7 @@ from llmgw.v1 import agent_pb2 as agent
 from llmgw.v1 import operator_pb2 as pb
 from llmgw_controller.core.activity import Busy, Idle, Unknown, Verdict
 from llmgw_controller.core.capacity import ClassCapacity, DeviceLine, FabricLine, Part, Parts
-from llmgw_controller.core.explain import Fit
+from llmgw_controller.core.explain import TEXT, Fit
 from llmgw_controller.core.hearing import NodeState
 from llmgw_controller.core.plan import Severity
 from llmgw_controller.core.state import Phase, Schedulability, ShardReport
@@ -328,7 +328,10 @@ def _why_profile(one: WhyProfile) -> pb.WhyProfile:
         nodes_considered=explanation.considered,
         filters=[
             pb.WhyFilter(
-                reason=filtered.reason.value, count=len(filtered.node_ids), node_ids=list(filtered.node_ids)
+                reason=filtered.reason.value,
+                count=len(filtered.node_ids),
+                node_ids=list(filtered.node_ids),
+                text=TEXT[filtered.reason],
             )
             for filtered in explanation.filters
         ],

@@ -1330,8 +1330,12 @@ class WhyFilter(_message.Message):
     REASON_FIELD_NUMBER: _builtins.int
     COUNT_FIELD_NUMBER: _builtins.int
     NODE_IDS_FIELD_NUMBER: _builtins.int
+    TEXT_FIELD_NUMBER: _builtins.int
     reason: _builtins.str
+    """Stable word: "wrong_class", "held_by_idle", ..."""
     count: _builtins.int
+    text: _builtins.str
+    """The same for people."""
     @_builtins.property
     def node_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
     def __init__(
@@ -1340,10 +1344,11 @@ class WhyFilter(_message.Message):
         reason: _builtins.str = ...,
         count: _builtins.int = ...,
         node_ids: _abc.Iterable[_builtins.str] | None = ...,
+        text: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["count", b"count", "node_ids", b"node_ids", "reason", b"reason"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["count", b"count", "node_ids", b"node_ids", "reason", b"reason", "text", b"text"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -5,6 +5,7 @@ and whenever the page is turned into plain text.
 """
 
 import sys
+import textwrap
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
@@ -44,6 +45,16 @@ class Page:
                 text.append(piece, style=style or None)
             text.rstrip()
             console.print(text, overflow="ignore", crop=False)
+
+
+def wrapped(page: Page, lead: list[Piece], text: str) -> None:
+    """`lead`, then `text` broken between words to fit the width, further lines indented beneath it."""
+    indent = sum(cell_len(piece) for piece, _ in lead)
+    room = max(WIDTH - indent, 40)
+    broken = [line for part in text.split("\n") for line in textwrap.wrap(part, room) or [""]]
+    page.line(*lead, broken[0])
+    for line in broken[1:]:
+        page.line(" " * indent, line)
 
 
 @dataclass(frozen=True)

@@ -48,13 +48,14 @@ def count(number: int, noun: str, plural: str | None = None) -> str:
     return f"{number} {noun if number == 1 else plural or noun + 's'}"
 
 
-def moment(unix_s: float | None, *, now: float) -> str:
-    """UTC: `11:22` today, `29 Nov 12:18` before. None is `-`."""
+def moment(unix_s: float | None, *, now: float, seconds: bool = False) -> str:
+    """UTC: `11:22` today, `29 Nov 12:18` before; with `seconds` `11:22:05`. None is `-`."""
     if unix_s is None:
         return "-"
     then = datetime.fromtimestamp(unix_s, UTC)
     today = datetime.fromtimestamp(now, UTC).date()
-    return f"{then:%H:%M}" if then.date() == today else f"{then.day} {then:%b %H:%M}"
+    time = f"{then:%H:%M:%S}" if seconds else f"{then:%H:%M}"
+    return time if then.date() == today else f"{then.day} {then:%b} {time}"
 
 
 def ago(unix_s: float | None, *, now: float) -> str:

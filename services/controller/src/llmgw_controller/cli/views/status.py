@@ -3,8 +3,8 @@
 from llmgw.v1 import operator_pb2 as pb
 from llmgw_controller.cli import words
 from llmgw_controller.cli.bars import PARTS, cells, legend, numbers_of
-from llmgw_controller.cli.page import WIDTH, Column, Page, Piece, table
-from llmgw_controller.cli.text import count, duration, moment, size_of
+from llmgw_controller.cli.page import WIDTH, Column, Page, Piece, table, wrapped
+from llmgw_controller.cli.text import count, moment, size_of
 from llmgw_controller.cli.views.common import age, idle_for
 
 BAR = 40
@@ -56,17 +56,8 @@ def _trouble(page: Page, status: pb.GetStatusResponse) -> None:
     bad = sum(t.severity == pb.TROUBLE_SEVERITY_TROUBLE for t in status.trouble)
     page.line(("TROUBLE", "bold"), f"  {bad}" if bad else "  none; to know:")
     width = min(24, max(len(t.subject) for t in status.trouble))
-    now = status.info.at_unix_s
     for t in status.trouble:
-        since = (
-            f" for {duration(now - t.since_unix_s)}"
-            if t.HasField("since_unix_s") and now - t.since_unix_s >= 1
-            else ""
-        )
-        first, *more = t.text.split("\n")
-        page.line(words.mark(t.severity), f" {t.subject:{width}}  {first}{since}")
-        for line in more:
-            page.line(" " * (width + 5), line)
+        wrapped(page, [words.mark(t.severity), (f" {t.subject:{width}}  ", "")], t.text)
         if t.HasField("fix"):
             page.line(" " * (width + 5), (t.fix, "dim"))
     page.blank()

@@ -2,7 +2,7 @@
 
 from llmgw.v1 import operator_pb2 as pb
 from llmgw_controller.cli import words
-from llmgw_controller.cli.page import WIDTH, Page
+from llmgw_controller.cli.page import WIDTH, Page, wrapped
 from llmgw_controller.cli.text import count, joined, moment
 from llmgw_controller.cli.views.common import age, first_line
 
@@ -25,9 +25,12 @@ def render(page: Page, answer: pb.WhyResponse) -> None:
         page.line(("NEEDS   ", "bold"), f"{profile.needs} (profile {profile.profile})")
         page.line(("CONSIDERED  ", "bold"), count(profile.nodes_considered, "node"))
         for lost in profile.filters:
-            page.line(f"  {-lost.count:>4}  {lost.reason:40}  ", (joined(list(lost.node_ids), most=4), "dim"))
+            page.line(
+                f"  {-lost.count:>4}  {lost.text or lost.reason:50}  ",
+                (joined(list(lost.node_ids), most=4), "dim"),
+            )
         page.line(
-            f"  = {len(profile.fitting_nodes):>2}  {'fitting':40}  ",
+            f"  = {len(profile.fitting_nodes):>2}  {'fitting':50}  ",
             (joined(list(profile.fitting_nodes)), "dim"),
         )
         if profile.placement:
@@ -46,9 +49,15 @@ def render_events(page: Page, answer: pb.ListEventsResponse) -> None:
     kind = max((len(event.kind) for event in answer.events), default=0)
     subject = min(32, max((len(event.subject) for event in answer.events), default=0))
     now = answer.info.at_unix_s
-    for event in answer.events:
-        page.line(
-            f"{moment(event.at_unix_s, now=now):>12} ",
-            words.mark(event.severity),
-            f" {event.kind:{kind}}  {event.subject:{subject}}  {event.text}",
+    times = [moment(event.at_unix_s, now=now, seconds=True) for event in answer.events]
+    wide = max((len(time) for time in times), default=0)
+    for event, time in zip(answer.events, times, strict=True):
+        wrapped(
+            page,
+            [
+                (f"{time:>{wide}} ", ""),
+                words.mark(event.severity),
+                (f" {event.kind:{kind}}  {event.subject:{subject}}  ", ""),
+            ],
+            event.text,
         )
