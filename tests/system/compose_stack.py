@@ -7,7 +7,7 @@ import socket
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -49,7 +49,8 @@ class Process:
     """One process as its container sees it; pid and start time together name it for good."""
 
     pid: int
-    parent: int
+    #: Not compared: an engine whose agent died has a new one and is the same process.
+    parent: int = field(compare=False)
     started_ticks: int
     argv: tuple[str, ...]
 
