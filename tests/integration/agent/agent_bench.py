@@ -180,12 +180,12 @@ class ScriptedController(agent_pb2_grpc.AgentServiceServicer):
 
 
 @asynccontextmanager
-async def controller(**fields: Any) -> AsyncIterator[ScriptedController]:
-    """A scripted controller that listens."""
+async def controller(*, listen_port: int = 0, **fields: Any) -> AsyncIterator[ScriptedController]:
+    """A scripted controller that listens; on a port of the system's choice unless told."""
     scripted = ScriptedController(**fields)
     server = rpc.server()
     agent_pb2_grpc.add_AgentServiceServicer_to_server(scripted, server)
-    scripted.address = str(rpc.listen(server, HostPort(LOOPBACK, 0), flag="test"))
+    scripted.address = str(rpc.listen(server, HostPort(LOOPBACK, listen_port), flag="test"))
     await server.start()
     try:
         yield scripted
@@ -223,12 +223,15 @@ class Agents:
 
     def start(self, *controllers: str, command: tuple[str, ...] = ("serve",), **more: str) -> Child:
         """`llmgw-agent serve` of this node."""
-        self.log_number += 1
         address = ",".join(controllers)
+        return self.spawn_with(self.environment(LLMGW_AGENT_CONTROLLER=address, **more), command=command)
+
+    def spawn_with(self, environment: dict[str, str], *, command: tuple[str, ...] = ("serve",)) -> Child:
+        """`llmgw-agent COMMAND` in exactly this environment."""
+        self.log_number += 1
         return self.cage.spawn(
             "agent", [sys.executable, "-m", "llmgw_agent", *command],
-            log=self.folder / f"agent-{self.log_number}.log",
-            env=self.environment(LLMGW_AGENT_CONTROLLER=address, **more),
+            log=self.folder / f"agent-{self.log_number}.log", env=environment,
         )  # fmt: skip
 
     async def run(self, *command: str) -> tuple[int, str]:
@@ -304,6 +307,8 @@ class FakeMirror:
     listing: Any = None
     #: Cut the first download after so many bytes.
     cut_after: int | None = None
+    #: Instead of cutting, send nothing more.
+    stall: bool = False
     #: Serve other bytes than listed, this often.
     corrupt: int = 0
     ranges: list[str | None] = field(default_factory=list)
@@ -344,6 +349,8 @@ class FakeMirror:
         if self.cut_after is not None:
             await response.write(body[: self.cut_after])
             self.cut_after = None
+            if self.stall:
+                await asyncio.Event().wait()
             assert request.transport is not None
             request.transport.close()
             return response
@@ -365,7 +372,7 @@ async def mirror(
             web.get("/v1/weights/{model}/{version}/files/{path:.+}", fake.file),
         ]
     )
-    runner = web.AppRunner(app, access_log=None)
+    runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.1)
     await runner.setup()
     await web.TCPSite(runner, LOOPBACK, 0).start()
     fake.url = f"http://{LOOPBACK}:{runner.addresses[0][1]}"

@@ -110,15 +110,19 @@ class MirrorClient:
         elif answer.status == 206 and _range_start(answer.headers.get("Content-Range")) != into.size:
             raise Unavailable(f"mirror {mirror} answered another range of {file.path} than asked")
         pending = bytearray()
-        async for chunk in answer.content.iter_any():
-            pending += chunk
-            if into.size + len(pending) > file.size:
-                raise Conflict(
-                    f"mirror {mirror} sends more of {file.path} than it listed", code="listing_changed"
-                )
-            if len(pending) >= CHUNK_BYTES:
+        try:
+            async for chunk in answer.content.iter_any():
+                if into.size + len(pending) + len(chunk) > file.size:
+                    raise Conflict(
+                        f"mirror {mirror} sends more of {file.path} than it listed", code="listing_changed"
+                    )
+                pending += chunk
+                if len(pending) >= CHUNK_BYTES:
+                    await self._write(into, pending, on_bytes)
+        finally:
+            # Also when it broke off: what came is right as far as it goes, and is resumed from.
+            if pending:
                 await self._write(into, pending, on_bytes)
-        await self._write(into, pending, on_bytes)
 
     @staticmethod
     async def _write(into: PartialFile, pending: bytearray, on_bytes: Callable[[int], None]) -> None:
@@ -140,8 +144,8 @@ async def _json(answer: aiohttp.ClientResponse) -> Any:
 
 
 def _seconds(text: str | None) -> float:
-    """Retry-After in seconds; 1 where it is absent or a date."""
-    return min(float(text), 60.0) if text is not None and text.isdigit() else 1.0
+    """Retry-After in seconds; 1 where it is absent or a date, and never so little that we would spin."""
+    return min(max(float(text), 0.2), 60.0) if text is not None and text.isdigit() else 1.0
 
 
 def _count(value: Any) -> int | None:

@@ -137,7 +137,7 @@ class WeightsStore:
         for place in (self.folder(key), self.partial(key)):
             if place.exists():
                 found = True
-                freed += _tree_bytes(place)
+                freed += _tree_bytes(place / "files")
                 self._to_trash(place)
         if not found:
             raise NotFound(f"{key} is not on this node")
@@ -163,7 +163,7 @@ class WeightsStore:
                     key = WeightsKey(body["model"], body["version"])
                 except (ValueError, TypeError, KeyError):
                     continue  # a folder without a readable name is nothing one could ask for
-                size = sum(one["size"] for one in body["files"]) if complete else _tree_bytes(place)
+                size = sum(one["size"] for one in body["files"]) if complete else _tree_bytes(place / "files")
                 found.append(Held(key, size, complete))
         return tuple(sorted(found, key=lambda held: (held.key.model, held.key.version)))
 

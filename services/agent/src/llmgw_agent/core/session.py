@@ -42,6 +42,7 @@ class Rotation:
     def __init__(self, configured: Iterable[str]) -> None:
         self._configured = tuple(dict.fromkeys(configured))
         self._learned: tuple[str, ...] = ()
+        self._named: tuple[str, ...] = ()
         self._next = 0
         self._hint: str | None = None
         self._redirects = 0
@@ -49,7 +50,7 @@ class Rotation:
     @property
     def addresses(self) -> tuple[str, ...]:
         """All known, without doubles."""
-        return tuple(dict.fromkeys((*self._configured, *self._learned)))
+        return tuple(dict.fromkeys((*self._configured, *self._learned, *self._named)))
 
     def learn(self, addresses: Iterable[str]) -> None:
         """What the leader's Welcome named."""
@@ -60,6 +61,8 @@ class Rotation:
         self._redirects += 1
         if address is None or self._redirects > MOST_REDIRECTS:
             return False
+        # Kept beyond this one call: a leader that is just taking over may not answer the first time.
+        self._named = (*(one for one in self._named if one != address), address)[-MOST_REDIRECTS:]
         self._hint = address
         return True
 
