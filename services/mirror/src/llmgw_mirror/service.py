@@ -136,7 +136,7 @@ class Mirror:
                 shared = await self._threads.run(self._store.referenced)
                 for sha256 in sorted({receipt.sha256 for receipt in stored.receipts.values()} - shared):
                     freed += await self._threads.run(self._store.unlink_blob, sha256)
-            freed += await self._collect_parts()
+            freed += await self.collect_parts()
         log.info("removed version %s of %s: %d bytes freed", version, model, freed)
         self._hint.set()
         return freed
@@ -195,6 +195,8 @@ class Mirror:
     async def tidy(self) -> None:
         """Once at start: what crashes left behind. Raises Unavailable when the ledger is."""
         await self._threads.run(lambda: self._store.sweep(now=self._clock.unix_s()))
+        # First, so that a label left by a finished fetch does not hold on to content for ever.
+        await self.collect_parts()
         async with self._fetcher.publishing():
             named = await self._threads.run(self._store.referenced)
             # Content published a moment before a crash has a label yet and no receipt.
@@ -222,7 +224,7 @@ class Mirror:
                     await self.tidy()
                     tidied = True
                 await self.look()
-                await self._collect_parts()
+                await self.collect_parts()
             except Unavailable as e:
                 log.warning("this pass is not finished: %s", e.text)
             await self._until_next()
@@ -269,7 +271,7 @@ class Mirror:
                 await self._ledger.record(view)
                 self._told[name] = view
 
-    async def _collect_parts(self) -> int:
+    async def collect_parts(self) -> int:
         """Remove the parts of what nobody wants any more; returns the bytes freed."""
         parts = await self._shelf.everything()
         if not parts:
