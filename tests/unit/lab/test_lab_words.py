@@ -1,6 +1,7 @@
 """The lab's pure parts: its layout, what it makes of answers, and what it tells to paste."""
 
 import ast
+import json
 from pathlib import Path
 
 import pytest
@@ -83,10 +84,12 @@ def test_an_error_event_in_the_stream_is_an_error() -> None:
         ask.texts_of({"error": {"message": "engine died"}})
 
 
-def test_the_pasted_python_is_python_and_names_the_port() -> None:
-    text = words.paste(LAYOUT, "smollm2")
+@pytest.mark.parametrize("model", ["smollm2", "tiny"])
+def test_what_is_to_be_pasted_can_be_pasted(model: str) -> None:
+    text = words.paste(LAYOUT, model)
     python = text.split("<<'EOF'\n")[1].split("\nEOF")[0]
     ast.parse(python)
+    assert json.loads(text.split("-d '")[1].split("'")[0]) == ask.question(model)
     assert "http://127.0.0.1:8080/v1" in python
 
 

@@ -13,9 +13,15 @@ import aiohttp
 
 from llmgw_kit.errors import LlmgwError, Unavailable
 
-QUESTION = "What is the capital of France?"
-#: With it and temperature 0 the 135M model answers in one true sentence.
-SYSTEM = "You are a helpful assistant. Answer in one short sentence."
+#: With its system message and temperature 0 the real 135M model answers in one true sentence. The tiny one
+#: speaks nonsense, and to some questions none at all; not to this.
+MESSAGES = {
+    "smollm2": (
+        {"role": "system", "content": "You are a helpful assistant. Answer in one short sentence."},
+        {"role": "user", "content": "What is the capital of France?"},
+    ),
+    "tiny": ({"role": "user", "content": "hello there"},),
+}
 MAX_TOKENS = 64
 #: All tries together: the first start fetches 93 MB and loads them.
 ANSWER_TIMEOUT_S = 240.0
@@ -33,8 +39,13 @@ class Answer:
 
 def question(model: str) -> dict[str, Any]:
     """The request's body."""
-    messages = [{"role": "system", "content": SYSTEM}, {"role": "user", "content": QUESTION}]
-    return {"model": model, "messages": messages, "temperature": 0, "max_tokens": MAX_TOKENS, "stream": True}
+    return {
+        "model": model,
+        "messages": list(MESSAGES[model]),
+        "temperature": 0,
+        "max_tokens": MAX_TOKENS,
+        "stream": True,
+    }
 
 
 async def ask(base_url: str, model: str, *, on_text: Callable[[str], Awaitable[None]]) -> Answer:

@@ -102,7 +102,7 @@ class Session:
 
     async def _first_request(self) -> None:
         self.console.print()
-        self.console.print(f"asking {self.model}, which is cold: {ask.QUESTION}")
+        self.console.print(f"asking {self.model}, which is cold: {ask.MESSAGES[self.model][-1]['content']}")
         answer = await self._ask()
         self.answered = True
         self.console.print(

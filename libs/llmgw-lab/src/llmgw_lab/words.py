@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 
-from llmgw_lab.ask import QUESTION, SYSTEM
+from llmgw_lab.ask import MESSAGES, question
 from llmgw_lab.layout import CONTROLLERS, Layout, Node
 
 
@@ -25,15 +26,16 @@ def welcome(layout: Layout, part: str, nodes: Sequence[Node]) -> str:
 
 def paste(layout: Layout, model: str) -> str:
     """What to try next."""
+    rest = {key: value for key, value in question(model).items() if key != "messages"}
+    listed = ",\n    ".join(json.dumps(message) for message in MESSAGES[model])
+    body = f'{json.dumps(rest)[:-1]},\n  "messages": [\n    {listed}]}}'
+    messages = "".join(f"        {json.dumps(message)},\n" for message in MESSAGES[model])
     return f"""
 The lab is up. Try:
 
-  curl -N {layout.router_url}/v1/chat/completions -H 'Content-Type: application/json' -d '{{
-    "model": "{model}", "stream": true, "temperature": 0, "max_tokens": 64,
-    "messages": [{{"role": "system", "content": "{SYSTEM}"}},
-                 {{"role": "user", "content": "{QUESTION}"}}]}}'
+curl -N {layout.router_url}/v1/chat/completions -H 'Content-Type: application/json' -d '{body}'
 
-  .venv/bin/python - <<'EOF'
+.venv/bin/python - <<'EOF'
 from openai import OpenAI
 
 client = OpenAI(base_url="{layout.router_url}/v1", api_key="none")
@@ -41,14 +43,12 @@ answer = client.chat.completions.create(
     model="{model}",
     temperature=0,
     messages=[
-        {{"role": "system", "content": "{SYSTEM}"}},
-        {{"role": "user", "content": "{QUESTION}"}},
-    ],
+{messages}    ],
 )
 print(answer.choices[0].message.content)
 EOF
 
-  .venv/bin/llmgwctl --controller {layout.controllers} status
+.venv/bin/llmgwctl --controller {layout.controllers} status
 
 Logs are in {layout.log("*").parent}. Kill any service and watch: it is started again, engines live on.
 Ctrl-C stops everything.
