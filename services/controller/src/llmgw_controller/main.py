@@ -1,4 +1,8 @@
-"""`llmgw-controller`: the command line. What it starts is composed in serving.py."""
+"""`llmgw-controller`: the command line. What it starts is composed in serving.py.
+
+What only `serve` needs is imported there: a container asks `healthcheck` every few seconds, and loading gRPC
+for it would cost more than what is asked.
+"""
 
 import sys
 from pathlib import Path
@@ -6,14 +10,10 @@ from typing import Any, NoReturn
 
 import click
 
-from llmgw_controller.serving import serve as serve_controller
 from llmgw_controller.settings import ControllerSettings, check
 from llmgw_kit import lifecycle, logs
-from llmgw_kit.clock import SystemClock
 from llmgw_kit.errors import LlmgwError, StartupError
-from llmgw_kit.postgres import connect_one, connect_patiently
 from llmgw_kit.settings import effective, load
-from llmgw_schema.migrate import migrate as run_migrations
 
 CONFIG_ENV = "LLMGW_CONTROLLER_CONFIG"
 
@@ -59,6 +59,8 @@ def serve(config: Path | None, *, print_config: bool, **flags: Any) -> None:
         click.echo(effective(settings), nl=False)
         return
     logs.configure(level=settings.log_level, style=settings.log_style)
+    from llmgw_controller.serving import serve as serve_controller
+
     sys.exit(lifecycle.run(lambda: serve_controller(settings, models)))
 
 
@@ -96,6 +98,10 @@ def migrate(config: Path | None) -> None:
 
 
 async def _migrate(dsn: str, give_up_s: float) -> int:
+    from llmgw_kit.clock import SystemClock
+    from llmgw_kit.postgres import connect_one, connect_patiently
+    from llmgw_schema.migrate import migrate as run_migrations
+
     # Waits as `serve` does: a deployment's job may start before its database.
     pool = await connect_patiently(
         dsn, application="llmgw-migrate", max_size=2, clock=SystemClock(), give_up_after_s=give_up_s

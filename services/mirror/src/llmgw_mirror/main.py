@@ -1,4 +1,8 @@
-"""`llmgw-mirror`: the command line. What it starts is composed in serving.py."""
+"""`llmgw-mirror`: the command line. What it starts is composed in serving.py.
+
+What only `serve` needs is imported there: a container asks `healthcheck` every few seconds, and loading gRPC
+for it would cost more than what is asked.
+"""
 
 import json
 import socket
@@ -13,9 +17,6 @@ from llmgw_kit.addresses import HostPort, parse_host_port
 from llmgw_kit.clock import SystemClock
 from llmgw_kit.errors import LlmgwError
 from llmgw_kit.settings import effective, load
-from llmgw_mirror.rescan import lines
-from llmgw_mirror.rescan import rescan as rescan_store
-from llmgw_mirror.serving import serve as serve_mirror
 from llmgw_mirror.settings import MirrorSettings
 
 CONFIG_ENV = "LLMGW_MIRROR_CONFIG"
@@ -52,6 +53,8 @@ def serve(config: Path | None, print_config: bool, **flags: Any) -> None:  # noq
         click.echo(effective(settings), nl=False)
         return
     logs.configure(level=settings.log_level, style=settings.log_style)
+    from llmgw_mirror.serving import serve as serve_mirror
+
     sys.exit(lifecycle.run(lambda: serve_mirror(settings)))
 
 
@@ -63,6 +66,9 @@ def rescan(config: Path | None, quick: bool, **flags: Any) -> None:  # noqa: FBT
     """Rebuild what is recorded from the store itself, and prove its content. Exit 1: trouble found."""
     settings = _settings(config, flags)
     logs.configure(level=settings.log_level, style=settings.log_style)
+
+    from llmgw_mirror.rescan import lines
+    from llmgw_mirror.rescan import rescan as rescan_store
 
     async def run() -> int:
         report = await rescan_store(

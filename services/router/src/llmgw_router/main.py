@@ -1,4 +1,8 @@
-"""`llmgw-router`: the command line. What it starts is composed in serving.py."""
+"""`llmgw-router`: the command line. What it starts is composed in serving.py.
+
+What only `serve` needs is imported there: a container asks `healthcheck` every few seconds, and loading gRPC
+for it would cost more than what is asked.
+"""
 
 import sys
 from pathlib import Path
@@ -9,7 +13,6 @@ import click
 from llmgw_kit import lifecycle, logs
 from llmgw_kit.errors import LlmgwError
 from llmgw_kit.settings import effective, load
-from llmgw_router.serving import serve as serve_router
 from llmgw_router.settings import RouterSettings, check, with_flag_endpoints
 
 CONFIG_ENV = "LLMGW_ROUTER_CONFIG"
@@ -71,6 +74,8 @@ def serve(config: Path | None, endpoints: tuple[str, ...], print_config: bool, *
         click.echo(effective(shown), nl=False)
         return
     logs.configure(level=settings.log_level, style=settings.log_style)
+    from llmgw_router.serving import serve as serve_router
+
     sys.exit(lifecycle.run(lambda: serve_router(settings)))
 
 
