@@ -1,0 +1,56 @@
+"""Terms, rotation and back-off."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from llmgw_agent.core.session import MOST_REDIRECTS, DesiredGate, Rotation, TermGate, backoff_s
+
+
+@given(st.lists(st.integers(0, 20)))
+def test_the_gate_never_goes_back(terms: list[int]) -> None:
+    gate, highest = TermGate(), -1
+    for term in terms:
+        assert gate.admits(term) == (term >= highest)
+        if gate.admits(term):
+            highest = term
+        gate = gate.after(term)
+        assert gate.highest == (None if highest < 0 else highest)
+
+
+def test_lists_go_forward_and_may_repeat() -> None:
+    assert DesiredGate().admits(0)
+    assert DesiredGate(4).admits(4)
+    assert not DesiredGate(4).admits(3)
+
+
+def test_configured_addresses_are_called_in_turn_and_a_hint_first() -> None:
+    rotation = Rotation(["a:1", "b:1", "a:1"])
+    assert [rotation.take() for _ in range(3)] == ["a:1", "b:1", "a:1"]
+    assert rotation.redirect("c:1")
+    assert rotation.take() == "c:1"
+    assert rotation.take() == "b:1"
+    assert rotation.take() == "c:1", "what a standby named stays known"
+
+
+def test_what_a_leader_named_is_added_and_replaces_what_one_named_before() -> None:
+    rotation = Rotation(["a:1"])
+    rotation.learn(["b:1", "a:1"])
+    assert rotation.addresses == ("a:1", "b:1")
+    rotation.learn(["c:1"])
+    assert rotation.addresses == ("a:1", "c:1")
+
+
+def test_two_standbys_that_name_each_other_do_not_spin() -> None:
+    rotation = Rotation(["a:1", "b:1"])
+    assert all(rotation.redirect("b:1") for _ in range(MOST_REDIRECTS))
+    assert not rotation.redirect("a:1")
+    rotation.welcomed()
+    assert rotation.redirect("a:1")
+    assert not rotation.redirect(None)
+
+
+@pytest.mark.parametrize(("failures", "least", "most"), [(1, 0.1, 0.2), (3, 0.4, 0.8), (50, 2.5, 5.0)])
+def test_backoff_grows_to_a_limit_and_half_of_it_is_drawn(failures: int, least: float, most: float) -> None:
+    assert backoff_s(failures, 0.0) == pytest.approx(least)
+    assert backoff_s(failures, 1.0) == pytest.approx(most)
