@@ -78,11 +78,18 @@ def close_decided(draft: Draft) -> None:
                 )
             case Refused(code, text, _):
                 draft.change(CloseActivation(name, "refused"))
-                draft.event("activation_refused", name, f"{code}: {text}", Severity.TROUBLE)
+                if _news(draft, name):
+                    draft.event("activation_refused", name, f"{code}: {text}", Severity.TROUBLE)
             case Pending():
                 if draft.now - activation.asked_at > draft.snapshot.intervals.activation_stale_s:
                     draft.change(CloseActivation(name, "abandoned"))
                     draft.event("activation_abandoned", name, "nobody waits for it any more")
+
+
+def _news(draft: Draft, name: ModelId) -> bool:
+    """Clients ask again and again; only a state entered in this very pass is worth another event."""
+    rows = [row for row in draft.replicas() if row.model == name]
+    return not rows or any(row.since == draft.now for row in rows)
 
 
 def cold_eta_s(snapshot: Snapshot, model: Model) -> float | None:

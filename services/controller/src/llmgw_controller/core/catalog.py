@@ -8,6 +8,7 @@ import hashlib
 import json
 from dataclasses import asdict, dataclass
 from enum import Enum
+from functools import lru_cache
 
 from llmgw_kit.ids import ModelId, NodeId
 
@@ -104,10 +105,12 @@ class Model:
         return next((profile for profile in self.profiles if profile.name == name), None)
 
 
+@lru_cache(maxsize=4096)
 def spec_hash(model: Model, profile: Profile) -> str:
     """Names what a replica is started from: a different hash needs a restart, an equal one never.
 
-    Time-outs and placement wishes are left out: they apply to running replicas as they are."""
+    Time-outs and placement wishes are left out: they apply to running replicas as they are. Remembered,
+    because every pass asks it of every replica and the catalog changes by hand."""
     spec = asdict(profile)
     for name in (
         "drain_timeout_s", "ready_timeout_s", "stop_grace_s", "stop_after_silence_s", "min_uptime_s", "pool",

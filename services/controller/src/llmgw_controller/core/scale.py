@@ -13,9 +13,6 @@ from llmgw_controller.core.rollout import outdated, roll
 from llmgw_controller.core.roster import create, let_go, live
 from llmgw_controller.core.state import Cause, Phase, ReplicaRow
 
-#: An activation's replica that found no room stays so long: whoever asks meanwhile gets its reason.
-REFUSAL_KEPT_S = 10.0
-
 #: Who leaves first when there are too many: those that serve nobody.
 _LEAVE_ORDER = (
     Phase.UNPLACEABLE,
@@ -104,6 +101,8 @@ def _retire(draft: Draft, model: Model) -> None:
     """Let go of what a request started, once nobody wants it: idle beyond doubt, or never come up."""
     if model.name in draft.stored.activations or is_learning(draft.snapshot, draft.now):
         return
+    # What did not come up stays for a while: it is the answer to whoever asks meanwhile, and trouble to see.
+    kept_s = draft.snapshot.intervals.backoff_max_s
     for row in live(draft, model.name):
         if row.cause is not Cause.ACTIVATION:
             continue
@@ -113,7 +112,5 @@ def _retire(draft: Draft, model: Model) -> None:
                 let_go(draft, row, because="idle")
         elif row.phase in (Phase.WANTED, Phase.BACKOFF):
             let_go(draft, row, because="nobody asks for it any more")
-        elif (row.phase is Phase.UNPLACEABLE and age_s >= REFUSAL_KEPT_S) or (
-            row.phase is Phase.FAILED and age_s >= draft.snapshot.intervals.backoff_max_s
-        ):
+        elif row.phase in (Phase.UNPLACEABLE, Phase.FAILED) and age_s >= kept_s:
             let_go(draft, row, because="it did not come up")

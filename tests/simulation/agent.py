@@ -1,0 +1,382 @@
+"""A simulated agent and its node: engines that outlive it, a journal that survives it, one stream."""
+
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+from llmgw_controller.core.state import (
+    DeviceReport,
+    DeviceRow,
+    DeviceState,
+    Exit,
+    NodeRow,
+    ReplicaRow,
+    Schedulability,
+    ShardReport,
+    ShardRow,
+    ShardState,
+    Wish,
+)
+from llmgw_kit.ids import DeviceId, NodeId, SessionEpoch, ShardId
+from tests.simulation.checks import Engine
+from tests.simulation.world import Pipe
+
+if TYPE_CHECKING:
+    from tests.simulation.controller import Controller
+    from tests.simulation.sim import Sim
+
+BEAT_S = 5.0
+#: gRPC keepalive: a peer that answers nothing for so long is given up.
+KEEPALIVE_S = 20.0
+
+
+@dataclass(frozen=True)
+class Hello:
+    node: NodeRow
+    instance: str
+    highest_term: int
+    reports: tuple[ShardReport, ...]
+
+
+@dataclass(frozen=True)
+class Beat:
+    epoch: SessionEpoch
+    reports: tuple[ShardReport, ...]
+
+
+@dataclass(frozen=True)
+class Welcome:
+    term: int
+    epoch: SessionEpoch
+
+
+@dataclass(frozen=True)
+class Desired:
+    term: int
+    shards: tuple[tuple[ReplicaRow, ShardRow, Wish, str], ...]
+
+
+@dataclass(frozen=True)
+class Told:
+    """StartShard, DrainShard or StopShard."""
+
+    term: int
+    row: ReplicaRow
+    shard: ShardRow
+    wish: Wish
+    reason: str
+
+
+@dataclass
+class Held:
+    """A line of the journal: what the agent knows of one shard."""
+
+    row: ReplicaRow
+    shard: ShardRow
+    state: ShardState
+    engine: Engine | None = None
+    exit: Exit | None = None
+    adopted: bool = False
+    probed: bool = False
+    stop_reason: str = ""
+
+
+class Stream:
+    """One attempt at a session; both ends hold it, either may find it dead."""
+
+    def __init__(self, sim: "Sim", agent: "Agent", controller: "Controller") -> None:
+        self.agent = agent
+        self.controller = controller
+        self.up = Pipe(sim.world, lambda message: controller.hear(self, message))
+        self.down = Pipe(sim.world, lambda message: agent.hear(self, message))
+
+    def close(self) -> None:
+        self.up.open = self.down.open = False
+
+
+@dataclass
+class Agent:
+    sim: "Sim"
+    row: NodeRow
+    instance: int = 0
+    running: bool = True
+    cut: bool = False
+    stream: Stream | None = None
+    epoch: SessionEpoch | None = None
+    highest_term: int = 0
+    heard_at: float = 0.0
+    journal: dict[ShardId, Held] = field(default_factory=dict)
+
+    @property
+    def name(self) -> str:
+        return self.row.node_id
+
+    def boot(self) -> None:
+        self.sim.world.at(self.sim.world.between(0.0, 2.0), self._beat, self.instance)
+
+    # --- the process and its node, as faults see them
+
+    def crash(self) -> None:
+        """kill -9 of the agent: engines go on."""
+        self.sim.world.note(self.name, "agent crashes")
+        self.running = False
+        self.sim.checks.goes_away(self.row.node_id, "agent")
+        self._hang_up()
+        self.instance += 1
+        self.sim.world.at(self.sim.world.between(0.5, 20.0), self._restart, self.instance)
+
+    def reboot(self) -> None:
+        self.sim.world.note(self.name, "reboots")
+        for held in self.journal.values():
+            self._end(held, Exit(None, None, "rebooted", ""), tell=False)
+        self.crash()
+
+    def cut_off(self, seconds: float) -> None:
+        """No packet in or out; engines and agent live."""
+        if self.cut:
+            return
+        self.sim.world.note(self.name, f"cut off for {seconds:.0f} s")
+        self.cut = True
+        self.sim.checks.goes_away(self.row.node_id, "link")
+        self.sim.world.at(seconds, self._joined)
+
+    def crash_engine(self) -> None:
+        living = sorted(key for key, held in self.journal.items() if held.engine and held.engine.alive)
+        if living:
+            held = self.journal[self.sim.world.rng.choice(living)]
+            self._end(held, Exit(139, 11, "crashed", "segmentation fault"), tell=True)
+
+    def _joined(self) -> None:
+        self.sim.world.note(self.name, "joined again")
+        self.cut = False
+        self.sim.checks.comes_back(self.row.node_id, "link")
+        # What was said meanwhile is gone, and a stream that lost a message is no stream any more.
+        self._hang_up()
+
+    def _restart(self, instance: int) -> None:
+        if instance != self.instance:
+            return
+        self.sim.world.note(self.name, "agent starts")
+        self.running = True
+        self.sim.checks.comes_back(self.row.node_id, "agent")
+        for held in self.journal.values():
+            if held.engine and held.engine.alive:
+                held.adopted = True
+                if held.state is ShardState.SERVING:
+                    held.state, held.probed = ShardState.LAUNCHING, False
+                    self.sim.world.at(1.0, self._adopted, held, instance)
+            elif held.state is not ShardState.EXITED:
+                held.state = ShardState.EXITED
+                held.exit = held.exit or Exit(None, None, "crashed", "ended while no agent watched")
+        self._beat(instance)
+
+    def _adopted(self, held: Held, instance: int) -> None:
+        if instance == self.instance and held.engine and held.engine.alive:
+            if held.state is ShardState.LAUNCHING:
+                held.state, held.probed = ShardState.SERVING, True
+            self._tell()
+
+    # --- the stream
+
+    def hear(self, stream: Stream, message: Any) -> None:
+        if not self.running or self.cut or stream is not self.stream:
+            return
+        self.heard_at = self.sim.world.now
+        if isinstance(message, str):  # Reject, or a keepalive's answer.
+            if message != "pong":
+                self._hang_up()
+            return
+        if message.term < self.highest_term:
+            self._hang_up()  # A leader of the past: refuse whatever it says.
+            return
+        self.highest_term = message.term
+        match message:
+            case Welcome():
+                self.epoch = message.epoch
+            case Desired():
+                self._conform(message)
+            case Told():
+                self._carry_out(message.row, message.shard, message.wish, message.reason)
+        self._tell()
+
+    def _beat(self, instance: int) -> None:
+        if instance != self.instance or not self.running:
+            return
+        world = self.sim.world
+        world.at(BEAT_S, self._beat, instance)
+        if self.stream is not None and world.now - self.heard_at > KEEPALIVE_S:
+            self._hang_up()
+        if self.stream is None:
+            self._dial()
+        elif not self.cut:
+            self._tell()
+
+    def _dial(self) -> None:
+        if self.cut:
+            return
+        controller = self.sim.world.rng.choice(self.sim.controllers)
+        leader = next((one for one in self.sim.controllers if one.says_it_leads), controller)
+        if not leader.running:
+            return  # Connection refused; again at the next beat.
+        self.stream = Stream(self.sim, self, leader)
+        self.epoch, self.heard_at = None, self.sim.world.now
+        self.stream.up.send(
+            Hello(self.row, f"{self.name}#{self.instance}", self.highest_term, self._reports())
+        )
+
+    def _hang_up(self) -> None:
+        if self.stream is not None:
+            self.stream.close()
+            if not self.cut:
+                self.stream.controller.stream_ended(self.stream)
+        self.stream, self.epoch = None, None
+
+    def _tell(self) -> None:
+        if self.stream is not None and self.epoch is not None and self.running and not self.cut:
+            self.stream.up.send(Beat(self.epoch, self._reports()))
+
+    def _reports(self) -> tuple[ShardReport, ...]:
+        return tuple(self._report(held) for _, held in sorted(self.journal.items()))
+
+    def _report(self, held: Held) -> ShardReport:
+        running = 0
+        if held.engine is not None:
+            endpoint = f"{held.row.replica_id}@{held.row.group_epoch}"
+            running = sum(count for key, count in self.sim.checks.in_flight.items() if key[1] == endpoint)
+        return ShardReport(
+            shard_id=held.shard.shard_id,
+            replica_id=held.row.replica_id,
+            group_epoch=held.row.group_epoch,
+            spec_hash=held.row.spec_hash,
+            state=held.state,
+            exit=held.exit,
+            pid=1,
+            pid_start_ticks=1,
+            ports=held.shard.ports,
+            device_ids=held.shard.device_ids,
+            progress=None,
+            probed=held.probed,
+            running=running,
+            running_unknown=None,
+            load_s=None,
+            adopted=held.adopted,
+        )
+
+    # --- engines
+
+    def _conform(self, desired: Desired) -> None:
+        wanted = {shard.shard_id for _, shard, _, _ in desired.shards}
+        for row, shard, wish, reason in desired.shards:
+            self._carry_out(row, shard, wish, reason)
+        for shard_id, held in list(self.journal.items()):
+            if shard_id in wanted:
+                continue
+            if held.state is ShardState.EXITED:
+                del self.journal[shard_id]
+            else:
+                self._stop(held, "orphan")
+
+    def _carry_out(self, row: ReplicaRow, shard: ShardRow, wish: Wish, reason: str) -> None:
+        held = self.journal.get(shard.shard_id)
+        if held is None:
+            if wish is Wish.SERVE:
+                self._start(row, shard)
+            else:
+                ended = Exit(None, None, "stopped", "not here")
+                self.journal[shard.shard_id] = Held(row, shard, ShardState.EXITED, None, ended)
+        elif wish is Wish.STOP:
+            self._stop(held, reason)
+        elif wish is Wish.DRAIN and held.state is ShardState.SERVING:
+            held.state = ShardState.DRAINING
+
+    def _start(self, row: ReplicaRow, shard: ShardRow) -> None:
+        world = self.sim.world
+        engine = Engine(
+            shard.shard_id,
+            row.replica_id,
+            row.group_epoch,
+            self.row.node_id,
+            shard.device_ids,
+            world.now,
+        )
+        held = Held(row, shard, ShardState.FETCHING, engine)
+        self.journal[shard.shard_id] = held
+        world.note(self.name, f"starts {shard.shard_id}")
+        self.sim.checks.engine_started(engine)
+        if self.sim.faulty and world.chance(0.02):
+            self._end(held, Exit(None, None, "port_taken", ""), tell=True)
+            return
+        load_s = world.between(2.0, 25.0)
+        world.at(load_s * 0.3, self._grow, held, ShardState.LOADING)
+        world.at(load_s, self._grow, held, ShardState.SERVING)
+        if self.sim.faulty and world.chance(0.05):
+            world.at(load_s * 0.8, self._end, held, Exit(1, None, "crashed", "out of memory"), True)
+
+    def _grow(self, held: Held, state: ShardState) -> None:
+        """An engine comes up whether its agent watches or not."""
+        if held.engine is None or not held.engine.alive or held.state is ShardState.STOPPING:
+            return
+        if state is ShardState.SERVING:
+            held.engine.serving_since = self.sim.world.now
+        if self.running and held.state is not ShardState.DRAINING:
+            held.state = state
+            held.probed = state is ShardState.SERVING
+            self._tell()
+        elif not self.running:
+            held.state = state  # Read again by whoever adopts it.
+
+    def _stop(self, held: Held, reason: str) -> None:
+        if held.state in (ShardState.STOPPING, ShardState.EXITED):
+            return
+        held.state, held.stop_reason = ShardState.STOPPING, reason
+        if held.engine is not None and held.engine.alive:
+            self.sim.checks.engine_stopped(held.engine, reason)
+        self.sim.world.at(
+            self.sim.world.between(0.1, 6.0), self._end, held, Exit(0, None, "stopped", ""), True
+        )
+
+    def _end(self, held: Held, ended: Exit, tell: bool) -> None:
+        if held.engine is None or not held.engine.alive:
+            return
+        held.engine.alive, held.engine.ended_at = False, self.sim.world.now
+        self.sim.world.note(self.name, f"{held.shard.shard_id} ends: {ended.reason}")
+        held.exit = ended
+        if self.running:
+            held.state = ShardState.EXITED
+            if tell:
+                self._tell()
+
+
+def node_row(name: str, gpus: int, fabrics: tuple[str, ...]) -> NodeRow:
+    return NodeRow(
+        node_id=NodeId(name),
+        boot_id="boot",
+        agent_instance="",
+        version="1",
+        address=name,
+        fabrics=fabrics,
+        pool=None,
+        engine_ports=(20000, 20049),
+        devices=tuple(DeviceRow(DeviceId(f"{name}:{index}"), index, "L4", None) for index in range(gpus)),
+        schedulability=Schedulability.SCHEDULABLE,
+        session_epoch=SessionEpoch(0),
+        last_heard=0.0,
+        lost_at=None,
+    )
+
+
+def healthy(node: NodeRow) -> tuple[DeviceReport, ...]:
+    plain = DeviceReport(
+        device_id=DeviceId(""),
+        index=0,
+        gpu_class="L4",
+        vendor="simulated",
+        memory_total_bytes=None,
+        memory_used_bytes=None,
+        foreign_used_bytes=None,
+        temperature_celsius=None,
+        power_watts=None,
+        driver_version=None,
+        state=DeviceState.HEALTHY,
+        reason=None,
+    )
+    return tuple(replace(plain, device_id=one.device_id, index=one.index) for one in node.devices)

@@ -1,0 +1,169 @@
+"""What must hold whatever the mechanism: these know engines, devices, requests and the order of writes,
+and nothing of leases, phases or plans.
+"""
+
+from collections import deque
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from llmgw_controller.core.state import Stored, Wish
+from llmgw_kit.ids import DeviceId, NodeId, ReplicaId, ShardId
+from tests.simulation.world import World
+
+#: From silence to a table without the node's endpoints: unreachable after 15 s, or a new leader's learning
+#: window of 30 s after a takeover, with a pass and the wire on top.
+STALE_ROUTE_S = 60.0
+#: Between a use and the word of it: a router's tick, with room for clocks that run apart.
+SLACK_S = 6.0
+#: A node that is back needs so long at most until a leader has heard it: redial, beat, a leader that is busy.
+REDIAL_S = 20.0
+
+
+class Violation(AssertionError):
+    """A checker's word; the runner adds seed and last events."""
+
+
+@dataclass
+class Engine:
+    """One process on one node: what is really there, whoever believes what."""
+
+    shard_id: ShardId
+    replica_id: ReplicaId
+    epoch: int
+    node_id: NodeId
+    device_ids: tuple[DeviceId, ...]
+    started_at: float
+    alive: bool = True
+    serving_since: float | None = None
+    ended_at: float | None = None
+
+
+@dataclass
+class Checks:
+    world: World
+    idle_after_s: float = 60.0
+    lost_after_s: float = 300.0
+    engines: dict[ShardId, list[Engine]] = field(default_factory=dict)
+    #: (router, endpoint) -> requests really running.
+    in_flight: dict[tuple[str, str], int] = field(default_factory=dict)
+    #: When anybody really used a replica, newest last: picks and releases.
+    used_at: dict[ReplicaId, deque[float]] = field(default_factory=dict)
+    #: Node -> since when its link or its agent is away, and when it was last back (None: still away).
+    away: dict[NodeId, tuple[float, float | None]] = field(default_factory=dict)
+    #: Node -> reasons for which it is away now.
+    _why_away: dict[NodeId, set[str]] = field(default_factory=dict)
+    last_term: int = 0
+    counts: dict[str, int] = field(default_factory=dict)
+
+    def count(self, what: str) -> None:
+        self.counts[what] = self.counts.get(what, 0) + 1
+
+    def fail(self, text: str) -> None:
+        raise Violation(f"t={self.world.now:.1f}s {text}")
+
+    def goes_away(self, node_id: NodeId, why: str) -> None:
+        since, back = self.away.get(node_id, (self.world.now, -1e9))
+        # Two absences with no time to be heard between them are one.
+        if back is not None and self.world.now - back > REDIAL_S:
+            since = self.world.now
+        self.away[node_id] = (since, None)
+        self._why_away.setdefault(node_id, set()).add(why)
+
+    def comes_back(self, node_id: NodeId, why: str) -> None:
+        reasons = self._why_away.setdefault(node_id, set())
+        reasons.discard(why)
+        if not reasons and node_id in self.away:
+            self.away[node_id] = (self.away[node_id][0], self.world.now)
+
+    def may_be_silent(self, node_id: NodeId) -> bool:
+        """Away, or back so recently that nobody could have heard it."""
+        _, back = self.away.get(node_id, (0.0, -1e9))
+        return back is None or self.world.now - back < REDIAL_S
+
+    def landed(self, term: int) -> None:
+        """History does not go backwards."""
+        if term < self.last_term:
+            self.fail(f"a write of term {term} landed after one of term {self.last_term}")
+        self.last_term = term
+
+    def engine_started(self, engine: Engine) -> None:
+        for other in self.living():
+            if other.node_id == engine.node_id and set(other.device_ids) & set(engine.device_ids):
+                self.fail(f"{engine.shard_id} and {other.shard_id} share a device of {engine.node_id}")
+            if other.replica_id == engine.replica_id and other.epoch != engine.epoch:
+                self._replaced(other, engine)
+        self.engines.setdefault(engine.shard_id, []).append(engine)
+        self.count("engines started")
+
+    def engine_stopped(self, engine: Engine, reason: str) -> None:
+        """TERM reached it on somebody's wish: nobody may still use it, unless its drain took too long."""
+        if "not drained within" in reason or engine.serving_since is None:
+            return
+        endpoint = f"{engine.replica_id}@{engine.epoch}"
+        running = {key: count for key, count in self.in_flight.items() if key[1] == endpoint and count}
+        if running and reason in ("idle", "surplus"):
+            self.fail(f"{engine.shard_id} stopped as {reason} with {running} requests running")
+
+    def used(self, replica_id: ReplicaId) -> None:
+        self.used_at.setdefault(replica_id, deque(maxlen=200)).append(self.world.now)
+
+    def committed(self, before: Stored, after: Stored, decided_at: float) -> None:
+        """No eviction without evidence: what really happened must bear the claim "idle" out. A use within
+        the routers' last tick cannot be known yet; that is what draining is for."""
+        for replica_id, row in after.replicas.items():
+            old = before.replicas.get(replica_id)
+            if row.reason != "idle" or old is None or old.wish is not Wish.SERVE or row.wish is Wish.SERVE:
+                continue
+            self.count("evictions")
+            first = decided_at - self.idle_after_s + SLACK_S
+            known = [at for at in self.used_at.get(replica_id, ()) if first < at < decided_at - SLACK_S]
+            if known:
+                self.fail(f"{replica_id} evicted as idle, used {decided_at - known[-1]:.1f} s before")
+
+    def published(self, endpoint_id: str, shard_ids: tuple[ShardId, ...], *, learning: bool) -> None:
+        """Routers are told only of what serves, or served until so recently that nobody could know. A leader
+        that still learns may carry over what it found, if that ever served."""
+        for shard_id in shard_ids:
+            lives = self.engines.get(shard_id, [])
+            served = [one for one in lives if one.serving_since is not None]
+            if not served:
+                self.fail(f"{endpoint_id} told to routers, {shard_id} never served")
+            ended = served[-1].ended_at
+            if not learning and ended is not None and self.world.now - ended > STALE_ROUTE_S:
+                self.fail(f"{endpoint_id} told to routers, dead for {self.world.now - ended:.0f} s")
+
+    def withdrawn(self, endpoint_id: str, shard_ids: tuple[ShardId, ...], *, wanted: bool) -> None:
+        """A replica that serves, on nodes in reach, is not taken from routers while it is wanted."""
+        if not wanted or not shard_ids:
+            return
+        for shard_id in shard_ids:
+            lives = self.engines.get(shard_id, [])
+            if not lives or not lives[-1].alive or lives[-1].serving_since is None:
+                return
+            node_id = lives[-1].node_id
+            if self.may_be_silent(node_id):
+                return
+        self.fail(f"{endpoint_id} withdrawn though it serves and its nodes are in reach")
+
+    def living(self) -> list[Engine]:
+        return [lives[-1] for lives in self.engines.values() if lives[-1].alive]
+
+    def _replaced(self, old: Engine, new: Engine) -> None:
+        """A second group of one replica beside a living first: only when the first's node was cut off for
+        as long as it takes to call it lost."""
+        since, back = self.away.get(old.node_id, (self.world.now, -1e9))
+        end = self.world.now if back is None else back
+        long_enough = end - since >= self.lost_after_s - REDIAL_S
+        if long_enough and (back is None or self.world.now - back < STALE_ROUTE_S):
+            return  # Lost, or just back from it and being told.
+        self.fail(f"{new.shard_id} started while {old.shard_id} lives on {old.node_id}, which was not lost")
+
+
+def served_models(checks: Checks, wanted: Mapping[str, int]) -> dict[str, int]:
+    """Living, serving replicas of each wanted model, counted by first shards."""
+    found = dict.fromkeys(wanted, 0)
+    for engine in checks.living():
+        model = engine.replica_id.rpartition("/")[0]
+        if engine.serving_since is not None and engine.shard_id.endswith(".0") and model in found:
+            found[model] += 1
+    return found

@@ -1,0 +1,385 @@
+"""A simulated controller: the real core between a lease, a store that may refuse, agents and routers.
+
+It is one process: frozen, it does nothing at all, and what it had decided may still land when it thaws.
+"""
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from llmgw_controller.core import desired as desired_module
+from llmgw_controller.core import lease, reconcile, routes
+from llmgw_controller.core.activation import Refused, decide
+from llmgw_controller.core.hearing import is_learning
+from llmgw_controller.core.plan import (
+    Change,
+    Drain,
+    FetchWeights,
+    Plan,
+    PutActivation,
+    PutNode,
+    PutRouter,
+    Start,
+    Stop,
+)
+from llmgw_controller.core.state import ActivationRow, NodeHeard, RouterRow, Snapshot, Wish
+from llmgw_kit.ids import LeaseTerm, ModelId, NodeId, RouterId, SessionEpoch
+from tests.simulation.agent import Beat, Desired, Hello, Stream, Told, Welcome, healthy
+from tests.simulation.store import MARGIN_S, TTL_S, Fenced
+
+if TYPE_CHECKING:
+    from tests.simulation.router import Router
+    from tests.simulation.sim import Sim
+
+RENEW_S = 2.0
+RETRY_S = 1.0
+PASS_S = 2.0
+
+
+@dataclass(frozen=True)
+class Routes:
+    term: int
+    version: int
+    table: routes.RouteTable
+
+
+class Controller:
+    def __init__(self, sim: "Sim", name: str) -> None:
+        self.sim = sim
+        self.name = name
+        self.life = 0
+        self.running = True
+        self.frozen_until = 0.0
+        self._forget()
+
+    def boot(self) -> None:
+        self._at(self.sim.world.between(0.0, 1.0), self._lead)
+        self._at(self.sim.world.between(0.0, PASS_S), self._decide)
+
+    @property
+    def says_it_leads(self) -> bool:
+        """As it would answer now: a frozen one answers nothing."""
+        return self.running and not self.frozen and self.term is not None and self._may_act()
+
+    @property
+    def frozen(self) -> bool:
+        return self.sim.world.now < self.frozen_until
+
+    # --- faults
+
+    def freeze(self, seconds: float) -> None:
+        if self.running and not self.frozen:
+            self.sim.world.note(self.name, f"freezes for {seconds:.0f} s")
+            self.frozen_until = self.sim.world.now + seconds
+
+    def crash(self) -> None:
+        if not self.running:
+            return
+        self.sim.world.note(self.name, "crashes")
+        self.running = False
+        self.life += 1
+        for stream in list(self.streams.values()):
+            stream.close()
+        self._forget()
+        self.sim.world.at(self.sim.world.between(1.0, 30.0), self._restart)
+
+    def _restart(self) -> None:
+        self.sim.world.note(self.name, "starts")
+        self.running = True
+        self.frozen_until = 0.0
+        self.boot()
+
+    def _forget(self) -> None:
+        """What lives in one process and one term only."""
+        self.term: LeaseTerm | None = None
+        self.renewed_at = 0.0
+        self.term_started = 0.0
+        self.busy = False
+        self.streams: dict[NodeId, Stream] = {}
+        self.heard: dict[NodeId, NodeHeard] = {}
+        self.watchers: dict[str, Router] = {}
+        self.acks: dict[str, set[tuple[str, str]]] = {}
+        self.sent: dict[NodeId, tuple[Any, ...]] = {}
+        self.table: routes.RouteTable | None = None
+        self.version = 0
+
+    def _at(self, delay_s: float, action: Any, *args: Any) -> None:
+        """Later in the same life; a frozen process does it when it thaws."""
+        self.sim.world.at(delay_s, self._do, self.life, action, args)
+
+    def _do(self, life: int, action: Any, args: tuple[Any, ...]) -> None:
+        if life != self.life or not self.running:
+            return
+        if self.frozen:
+            self.sim.world.at(self.frozen_until - self.sim.world.now + 0.001, self._do, life, action, args)
+            return
+        action(*args)
+
+    # --- leadership
+
+    def _may_act(self) -> bool:
+        return lease.may_act(self.renewed_at, self.sim.world.now, ttl_s=TTL_S, margin_s=MARGIN_S)
+
+    def _lead(self) -> None:
+        now = self.sim.world.now
+        if self.term is None:
+            term = self.sim.store.acquire(f"{self.name}#{self.life}")
+            if term is not None:
+                self.sim.world.note(self.name, f"leads, term {term}")
+                self.sim.checks.count("terms")
+                self._forget()
+                self.term, self.renewed_at, self.term_started = term, now, now
+            self._at(RETRY_S, self._lead)
+            return
+        if self.sim.store.renew(f"{self.name}#{self.life}", self.term):
+            self.renewed_at = now
+        else:
+            self._step_down("lost the lease")
+        self._at(RENEW_S, self._lead)
+
+    def _step_down(self, why: str) -> None:
+        self.sim.world.note(self.name, f"steps down: {why}")
+        for stream in self.streams.values():
+            stream.down.send("not_leader")
+        self._forget()
+
+    # --- one pass
+
+    def _decide(self) -> None:
+        self._at(PASS_S, self._decide)
+        if self.term is None or self.busy:
+            return
+        if not self._may_act():
+            self._step_down("its time is over")
+            return
+        snapshot = self._snapshot()
+        plan = reconcile.reconcile(snapshot, self.sim.world.now)
+        self.busy = True
+        delay_s = self.sim.world.between(0.002, 0.05)
+        # The request to the store is on its way: whatever happens to this process, it may land late.
+        if self.sim.faulty and self.sim.world.chance(self.sim.stall_share):
+            stall_s = self.sim.world.between(0.5, 2.5) * TTL_S
+            self.freeze(stall_s)
+            delay_s = stall_s
+        self.sim.world.at(delay_s, self._land, self.life, self.term, plan, self.sim.world.now)
+
+    def _snapshot(self) -> Snapshot:
+        assert self.term is not None
+        stored = self.sim.store.stored
+        members = {(str(row.router_id), row.incarnation) for row in stored.routers.values()}
+        held: dict[ModelId, int] = {}
+        for router in self.sim.routers:
+            for model, count in router.held().items():
+                held[model] = held.get(model, 0) + count
+        return Snapshot(
+            term=self.term,
+            term_started=self.term_started,
+            catalog=self.sim.catalog,
+            stored=stored,
+            heard=dict(self.heard),
+            activity=self.sim.redis.read(),
+            drained=frozenset(key for key, told in self.acks.items() if members <= told),
+            held=held,
+            intervals=self.sim.intervals,
+        )
+
+    def _land(self, life: int, term: LeaseTerm, plan: Plan, decided_at: float) -> None:
+        try:
+            self.sim.store.commit(term, plan.changes, decided_at=decided_at)
+        except Fenced:
+            self.sim.checks.count("writes fenced")
+            if life == self.life and self.term == term:
+                self._at(0.0, self._step_down, "fenced")
+            return
+        for change in plan.changes:
+            self.sim.world.note(self.name, repr(change)[:160])
+        if life == self.life and self.term == term:
+            self._at(0.0, self._act, term, plan)
+
+    def _act(self, term: LeaseTerm, plan: Plan) -> None:
+        if self.term != term:
+            return
+        self.busy = False
+        stored = self.sim.store.stored
+        for command in plan.commands:
+            if isinstance(command, FetchWeights):
+                continue
+            wish = {Start: Wish.SERVE, Drain: Wish.DRAIN, Stop: Wish.STOP}[type(command)]
+            for row in stored.replicas.values():
+                for shard in row.shards:
+                    if shard.shard_id == command.shard_id and not shard.released:
+                        reason = self._reason(row.reason, wish)
+                        self._send(command.node_id, Told(term, row, shard, wish, reason))
+        self._send_desired()
+        self._publish()
+        self._refuse()
+
+    def _send_desired(self) -> None:
+        for node_id in sorted(self.streams):
+            wanted = tuple(
+                (row, shard, wish, self._reason(row.reason, wish))
+                for row, shard, wish in desired_module.desired_for(
+                    node_id, self.sim.store.stored, self.sim.catalog
+                )
+            )
+            if self.sent.get(node_id) != wanted and self.term is not None:
+                self.sent[node_id] = wanted
+                self._send(node_id, Desired(self.term, wanted))
+
+    def _send(self, node_id: NodeId, message: Any) -> None:
+        stream = self.streams.get(node_id)
+        if stream is None:
+            return
+        if self.sim.faulty and self.sim.world.chance(0.01):
+            self.sim.world.note(self.name, f"a message to {node_id} is lost, and its stream with it")
+            stream.agent.sim.world.at(0.2, stream.agent._hang_up)
+            return
+        stream.down.send(message)
+        if self.sim.faulty and self.sim.world.chance(0.05):
+            stream.down.send(message)
+
+    @staticmethod
+    def _reason(reason: str | None, wish: Wish) -> str:
+        return reason or wish.value
+
+    # --- agents
+
+    def hear(self, stream: Stream, message: Any) -> None:
+        if not self.running:
+            return
+        if self.frozen or self.busy:  # Read when there is somebody to read.
+            self.sim.world.at(0.05, self.hear, stream, message)
+            return
+        if not stream.up.open:
+            return
+        node_id = stream.agent.row.node_id
+        if self.term is None or not self._may_act():
+            stream.down.send("not_leader")
+            return
+        if isinstance(message, Hello):
+            self._welcome(stream, message)
+            return
+        assert isinstance(message, Beat)
+        known = self.heard.get(node_id)
+        if known is None or self.streams.get(node_id) is not stream or known.session_epoch != message.epoch:
+            stream.down.send("fenced")
+            return
+        self._note(node_id, known, message)
+        stream.down.send("pong")
+
+    def _welcome(self, stream: Stream, hello: Hello) -> None:
+        assert self.term is not None
+        stored = self.sim.store.stored.nodes.get(hello.node.node_id)
+        epoch = SessionEpoch((stored.session_epoch if stored else 0) + 1)
+        row = replace(
+            hello.node,
+            agent_instance=hello.instance,
+            session_epoch=epoch,
+            last_heard=self.sim.world.now,
+            lost_at=stored.lost_at if stored else None,
+        )
+        if not self._write([PutNode(row)]):
+            stream.down.send("not_leader")
+            return
+        old = self.streams.pop(row.node_id, None)
+        if old is not None and old is not stream:
+            old.down.send("fenced")
+        self.streams[row.node_id] = stream
+        self.sent.pop(row.node_id, None)
+        self.heard[row.node_id] = NodeHeard(
+            node_id=row.node_id,
+            session_epoch=epoch,
+            connected=True,
+            heard_at=self.sim.world.now,
+            devices=healthy(row),
+            shards={report.shard_id: report for report in hello.reports},
+            weights=(),
+            engines=("llamacpp",),
+            disk_free_bytes=None,
+        )
+        stream.down.send(Welcome(self.term, epoch))
+        self._send_desired()
+
+    def _note(self, node_id: NodeId, known: NodeHeard, beat: Beat) -> None:
+        shards = {report.shard_id: report for report in beat.reports}
+        self.heard[node_id] = replace(known, heard_at=self.sim.world.now, shards=shards)
+
+    def stream_ended(self, stream: Stream) -> None:
+        node_id = stream.agent.row.node_id
+        if self.streams.get(node_id) is stream:
+            del self.streams[node_id]
+            self.heard[node_id] = replace(self.heard[node_id], connected=False)
+
+    # --- routers
+
+    def watch(self, router: "Router") -> bool:
+        """A router opens WatchRoutes; it is a member from now on."""
+        if not self.says_it_leads or self.busy:
+            return False
+        name = RouterId(router.name)
+        member = self.sim.store.stored.routers.get(name)
+        if member is None or member.incarnation != router.incarnation:
+            crashed = self.sim.world.now if member is not None else None
+            row = RouterRow(name, router.incarnation, self.sim.world.now, crashed)
+            if not self._write([PutRouter(row)]):
+                return False
+        self.watchers[router.name] = router
+        if self.table is not None and self.term is not None:
+            router.send(self, Routes(self.term, self.version, self.table))
+        return True
+
+    def ask(self, model: ModelId) -> bool:
+        if not self.says_it_leads or self.busy:
+            return False
+        now = self.sim.world.now
+        open_one = self.sim.store.stored.activations.get(model)
+        opened = open_one.opened_at if open_one else now
+        return self._write([PutActivation(ActivationRow(model, opened, now))])
+
+    def acknowledge(self, router: "Router", drained: set[str]) -> None:
+        if self.says_it_leads:
+            for endpoint_id in drained:
+                self.acks.setdefault(endpoint_id, set()).add((router.name, router.incarnation))
+
+    def _publish(self) -> None:
+        assert self.term is not None
+        table = routes.routes(self._snapshot(), self.sim.world.now)
+        if table == self.table:
+            return
+        self._check(self.table, table)
+        self.table, self.version = table, self.version + 1
+        for name in sorted(self.watchers):
+            self.watchers[name].send(self, Routes(self.term, self.version, table))
+
+    def _refuse(self) -> None:
+        """Whoever waits for what cannot be had is told so."""
+        snapshot = self._snapshot()
+        for name in sorted(self.watchers):
+            for model in sorted(self.watchers[name].waiting):
+                if model not in snapshot.stored.activations and isinstance(
+                    decide(snapshot, model, self.sim.world.now), Refused
+                ):
+                    self.watchers[name].refused(model)
+
+    def _check(self, old: routes.RouteTable | None, new: routes.RouteTable) -> None:
+        learning = is_learning(self._snapshot(), self.sim.world.now)
+        stored = self.sim.store.stored
+        shards = {
+            row.endpoint_id: tuple(shard.shard_id for shard in row.shards) for row in stored.replicas.values()
+        }
+        for endpoint_id in new.endpoints:
+            self.sim.checks.published(endpoint_id, shards.get(endpoint_id, ()), learning=learning)
+        known = old.endpoints if old is not None else self.sim.routed
+        for endpoint_id in sorted(known.keys() - new.endpoints.keys()):
+            row = stored.replicas.get(known[endpoint_id].replica_id)
+            wanted = row is not None and row.wish is Wish.SERVE and row.endpoint_id == endpoint_id
+            self.sim.checks.withdrawn(endpoint_id, shards.get(endpoint_id, ()), wanted=wanted)
+        self.sim.routed = dict(new.endpoints)
+
+    def _write(self, changes: list[Change]) -> bool:
+        assert self.term is not None
+        try:
+            self.sim.store.commit(self.term, changes, decided_at=self.sim.world.now)
+        except Fenced:
+            self._step_down("fenced")
+            return False
+        return True

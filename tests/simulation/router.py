@@ -1,0 +1,191 @@
+"""A simulated router in simple form: picks, streams, held requests, one map a tick."""
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from llmgw_controller.core.activity import RouterReport
+from llmgw_controller.core.routes import RouteTable
+from llmgw_kit.ids import ModelId, ReplicaId, RouterId
+from tests.simulation.world import Pipe
+
+if TYPE_CHECKING:
+    from tests.simulation.controller import Controller, Routes
+    from tests.simulation.sim import Sim
+
+TICK_S = 5.0
+HOLD_S = 120.0
+
+
+@dataclass
+class Router:
+    sim: "Sim"
+    name: str
+    life: int = 0
+    running: bool = True
+    highest_term: int = 0
+    version: tuple[int, int] = (0, 0)
+    table: RouteTable = field(default_factory=RouteTable)
+    leader: "Controller | None" = None
+    pipe: Pipe | None = None
+    flights: dict[ReplicaId, int] = field(default_factory=dict)
+    touched: dict[ReplicaId, float] = field(default_factory=dict)
+    unsent: set[ReplicaId] = field(default_factory=set)
+    map_epoch: str | None = None
+    #: When each held request began, by model.
+    waiting: dict[ModelId, list[float]] = field(default_factory=dict)
+
+    @property
+    def incarnation(self) -> str:
+        return f"{self.name}#{self.life}"
+
+    def boot(self) -> None:
+        world = self.sim.world
+        world.at(world.between(0.0, 1.0), self._watch, self.life)
+        world.at(world.between(0.0, TICK_S), self._tick, self.life)
+        for model in self.sim.catalog.sorted_models():
+            world.at(world.between(0.0, 30.0), self._request, self.life, model.name)
+
+    def held(self) -> dict[ModelId, int]:
+        return {model: len(held) for model, held in self.waiting.items() if held} if self.running else {}
+
+    def crash(self) -> None:
+        if not self.running:
+            return
+        self.sim.world.note(self.name, "crashes")
+        self.running = False
+        for key in [key for key in self.sim.checks.in_flight if key[0] == self.name]:
+            del self.sim.checks.in_flight[key]
+        self.sim.world.at(self.sim.world.between(1.0, 60.0), self._restart)
+
+    def _restart(self) -> None:
+        self.sim.world.note(self.name, "starts")
+        self.life += 1
+        self.running, self.leader, self.pipe = True, None, None
+        self.highest_term, self.version, self.table = 0, (0, 0), RouteTable()
+        self.flights, self.touched, self.unsent, self.waiting = {}, {}, set(), {}
+        self.map_epoch = None
+        self.boot()
+
+    # --- routes
+
+    def send(self, leader: "Controller", message: "Routes") -> None:
+        """From the leader's side: down the stream that this router holds open, in order."""
+        if self.running and self.leader is leader and self.pipe is not None:
+            self.pipe.send((self.life, message))
+
+    def _hear(self, told: tuple[int, "Routes"]) -> None:
+        life, message = told
+        if life != self.life or not self.running or message.term < self.highest_term:
+            return
+        if (message.term, message.version) <= self.version:
+            return
+        self.highest_term, self.version = message.term, (message.term, message.version)
+        self.table = message.table
+        for model in list(self.waiting):
+            if self._endpoints(model):
+                for _ in self.waiting.pop(model):
+                    self._pick(model)
+
+    def _watch(self, life: int) -> None:
+        if life != self.life or not self.running:
+            return
+        self.sim.world.at(1.0, self._watch, life)
+        if self.leader is None or not self.leader.says_it_leads or self.name not in self.leader.watchers:
+            self.leader = next((one for one in self.sim.controllers if one.says_it_leads), None)
+            self.pipe = Pipe(self.sim.world, self._hear)
+            if self.leader is not None and not self.leader.watch(self):
+                self.leader = None
+        if self.leader is not None:
+            drained = {
+                key
+                for key, endpoint in self.table.endpoints.items()
+                if endpoint.draining and not self.flights.get(endpoint.replica_id)
+            }
+            self.leader.acknowledge(self, drained)
+
+    # --- requests
+
+    def _request(self, life: int, model: ModelId) -> None:
+        if life != self.life or not self.running:
+            return
+        self.sim.world.at(self.sim.gap_s(model), self._request, life, model)
+        self._pick(model)
+
+    def _endpoints(self, model: ModelId) -> list[str]:
+        return [
+            key
+            for key, endpoint in sorted(self.table.endpoints.items())
+            if endpoint.model == model and not endpoint.draining
+        ]
+
+    def _pick(self, model: ModelId) -> None:
+        found = self._endpoints(model)
+        world = self.sim.world
+        if not found:
+            waiting = self.waiting.setdefault(model, [])
+            waiting.append(world.now)
+            if len(waiting) == 1:
+                self._activate(self.life, model)
+            return
+        endpoint = self.table.endpoints[world.rng.choice(found)]
+        self._touch(endpoint.replica_id)
+        self.flights[endpoint.replica_id] = self.flights.get(endpoint.replica_id, 0) + 1
+        key = (self.name, endpoint.endpoint_id)
+        self.sim.checks.in_flight[key] = self.sim.checks.in_flight.get(key, 0) + 1
+        self.sim.checks.count("requests")
+        world.at(world.between(0.5, 25.0), self._release, self.life, endpoint.replica_id, key)
+
+    def _release(self, life: int, replica_id: ReplicaId, key: tuple[str, str]) -> None:
+        if life != self.life or not self.running:
+            return
+        self._touch(replica_id)
+        self.flights[replica_id] -= 1
+        self.sim.checks.in_flight[key] -= 1
+
+    def _touch(self, replica_id: ReplicaId) -> None:
+        self.touched[replica_id] = self.sim.world.now
+        self.unsent.add(replica_id)
+        self.sim.checks.used(replica_id)
+
+    def _activate(self, life: int, model: ModelId) -> None:
+        """Ask again while somebody waits; whoever waited too long is told so and leaves."""
+        if life != self.life or not self.running:
+            return
+        now = self.sim.world.now
+        waiting = [since for since in self.waiting.get(model, []) if now - since < HOLD_S]
+        if not waiting:
+            self.waiting.pop(model, None)
+            return
+        self.waiting[model] = waiting
+        if self.leader is not None:
+            self.leader.ask(model)
+        self.sim.world.at(5.0, self._activate, life, model)
+
+    def refused(self, model: ModelId) -> None:
+        if self.waiting.pop(model, None):
+            self.sim.checks.count("refused")
+
+    # --- the map
+
+    def _tick(self, life: int) -> None:
+        if life != self.life or not self.running:
+            return
+        self.sim.world.at(TICK_S, self._tick, life)
+        redis = self.sim.redis
+        if not redis.up:
+            return
+        now = self.sim.world.now
+        whole = redis.epoch is None or redis.epoch != self.map_epoch
+        names = set(self.touched) if whole else self.unsent
+        report = RouterReport(
+            router_id=RouterId(self.name),
+            incarnation=self.incarnation,
+            at=0.0,
+            epoch="",
+            in_flight=dict(self.flights),
+            held=self.held(),  # type: ignore[arg-type]
+        )
+        ages = {replica_id: now - self.touched[replica_id] for replica_id in sorted(names)}
+        redis.send_map(report, ages)
+        self.map_epoch = redis.epoch
+        self.unsent = set()
