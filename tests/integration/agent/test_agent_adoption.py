@@ -86,8 +86,7 @@ async def test_real_llama_cpp_outlives_its_agent_in_the_middle_of_a_stream(
         )  # fmt: skip
         leader.want((spec, RUN))
         before = await leader.shard("s1", lambda s: s.state == SERVING and s.probed, "serving and probed")
-        states = [pb.ShardState.Name(state).removeprefix("SHARD_STATE_") for state in leader.history["s1"]]
-        assert states[-2:] == ["LOADING", "SERVING"]
+        assert leader.history["s1"][-2:] == [pb.SHARD_STATE_LOADING, SERVING]
         shard = await leader.shard("s1", lambda s: s.HasField("running_requests"), "the gauge")
         assert shard.running_requests == 0
 

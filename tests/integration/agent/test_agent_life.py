@@ -35,7 +35,7 @@ async def test_hello_tells_node_devices_and_that_nothing_runs(agents: Agents) ->
         ]
         assert hello.inventory.devices[0].memory_total_bytes == 1 << 30
         assert not hello.inventory.devices[1].HasField("memory_total_bytes")
-        assert (hello.inventory.fabrics, hello.inventory.pool) == (["ib-1"], "research")
+        assert (list(hello.inventory.fabrics), hello.inventory.pool) == (["ib-1"], "research")
         assert (hello.inventory.engine_ports.first, hello.inventory.engine_ports.last) == (20000, 24999)
         assert "command" in hello.inventory.engines
         assert "llamacpp" in hello.inventory.engines

@@ -8,7 +8,7 @@ import logging
 import os
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, Protocol
+from typing import Any
 
 from llmgw_agent.core.devices import Device, DeviceState, gpu_class_of, with_missing, xid_reason
 from llmgw_kit.errors import NotFound, StartupError, Unavailable
@@ -19,20 +19,15 @@ log = logging.getLogger(__name__)
 VENDOR = "nvidia"
 
 
-class Nvml(Protocol):
-    """The part of the pynvml module that is used; a test brings its own."""
-
-    NVMLError: type[Exception]
-
-    def __getattr__(self, name: str) -> Any: ...
+#: The module pynvml, or what a test puts in its place. It has no types of its own.
+Nvml = Any
 
 
 def load_nvml() -> Nvml:
     """The real library. Raises StartupError when this machine has none."""
     import pynvml
 
-    nvml: Nvml = pynvml
-    return nvml
+    return pynvml
 
 
 class NvidiaDevices:
@@ -102,9 +97,11 @@ class NvidiaDevices:
                 return  # a time-out: nothing more has happened
             reason = xid_reason(int(event.eventData))
             if reason is not None:
-                uuid = _text(nvml.nvmlDeviceGetUUID(event.device))
-                log.error("GPU %s: Xid %d", uuid, int(event.eventData))
-                self._xids.setdefault(uuid, reason)
+                uuid = self._ask(nvml.nvmlDeviceGetUUID, event.device)
+                log.error("GPU %s: Xid %d", uuid or "(does not say which)", int(event.eventData))
+                if uuid is not None:
+                    # For as long as this agent runs: what clears it is a reset, and a look by somebody.
+                    self._xids.setdefault(_text(uuid), reason)
 
     def _device(self, index: int) -> Device | None:
         nvml = self._nvml
