@@ -41,6 +41,7 @@ async def test_a_stale_pooled_connection_is_replaced_unnoticed(tmp_path: Path) -
         for _ in range(20):
             c.post(BODY)
             assert (await c.answer()).status == 200
+        await r.until(r.quiet)
         ((_, activity),) = r.pool.activity()
         assert (activity.failed, activity.in_flight, activity.picks) == (0, 0, 20)
 
@@ -56,6 +57,7 @@ async def test_a_pooled_connection_that_dies_under_the_request_is_asked_again_on
         for _ in range(2):
             c.post(BODY)
             assert (await c.answer()).status == 200
+        await r.until(r.quiet)
         ((_, activity),) = r.pool.activity()
         assert activity.failed == 0
         await r.until(lambda: r.pool.totals()["retries_stale"] == 1)
@@ -71,6 +73,7 @@ async def test_a_dead_endpoint_is_passed_over(tmp_path: Path) -> None:
         for _ in range(10):
             c.post(BODY)
             assert (await c.answer()).status == 200
+        await r.until(r.quiet)
         dead, _ = (activity for _, activity in r.pool.activity())
         # Tried once at most before it is avoided for a second; chance may have spared it.
         assert dead.failed <= 2
@@ -83,6 +86,7 @@ async def test_when_nobody_is_reachable_it_is_said(tmp_path: Path) -> None:
         answer = await c.answer()
         assert (answer.status, code_of(answer.body)) == (502, "upstream_unreachable")
         assert answer.one(b"x-request-id")
+        await r.until(r.quiet)
         assert [activity.failed for _, activity in r.pool.activity()] == [1, 1]
         # The connection lives on.
         c.post(b'{"model":"nope"}')
@@ -209,6 +213,7 @@ async def test_a_stream_that_dies_ends_in_an_error_event(tmp_path: Path, name: s
         )
         assert b"[DONE]" not in answer.body
         assert answer.complete
+        await r.until(r.quiet)
         ((_, activity),) = r.pool.activity()
         assert (activity.in_flight, activity.broken) == (0, 1)
         await r.until(lambda: r.pool.totals()["streams_broken"] == 1)
@@ -343,6 +348,7 @@ async def test_no_first_byte_in_time(tmp_path: Path, script: Script) -> None:
         answer = await c.answer()
         assert (answer.status, code_of(answer.body)) == (504, "upstream_timeout_first_byte")
         assert b"0.1 s" in answer.body
+        await r.until(r.quiet)
         ((_, activity),) = r.pool.activity()
         assert (activity.in_flight, activity.failed) == (0, 1)
 
@@ -438,6 +444,7 @@ async def leaves_and_measures(tmp_path: Path, script_until_left: Script, client_
         await r.until(lambda: gone_at)
         assert gone_at[0] - left_at < 0.5
         await r.until(lambda: r.pool.totals()["client_gone"] == 1)
+        await r.until(r.quiet)
         ((_, activity),) = r.pool.activity()
         assert (activity.in_flight, activity.failed, activity.broken) == (0, 0, 0)
         assert activity.last_touch_ns is not None
@@ -502,6 +509,7 @@ async def test_a_client_that_does_not_read_holds_the_engine_up_and_is_cut(tmp_pa
         assert sent < 40_000_000
         (record,) = r.heard.records
         assert (record.status, record.code) == (499, "client_stalled")
+        await r.until(r.quiet)
         ((_, activity),) = r.pool.activity()
         assert (activity.in_flight, activity.broken) == (0, 0)
         c.close()

@@ -104,6 +104,7 @@ async def test_a_killed_worker_is_replaced_and_its_row_settled(tmp_path: Path) -
         assert after.last_touch_ns > before.last_touch_ns
         hang.set()
         assert (await again.answer()).status == 200
+        await r.until(r.quiet)
         ((_, at_last),) = r.pool.activity()
         assert (at_last.in_flight, at_last.picks) == (0, 2)
         (successor,) = r.pool.workers
@@ -203,6 +204,7 @@ async def test_a_removed_endpoint_finishes_and_its_slot_is_used_again(tmp_path: 
         for number in range(1, 100):
             await r.push([endpoint(number, up.port)])
         assert [row.endpoint_id for row, _ in r.pool.activity()] == ["e99@1"]
+        await r.until(r.quiet)
         ((_, activity),) = r.pool.activity()
         assert (activity.picks, activity.last_touch_ns) == (0, None)
 

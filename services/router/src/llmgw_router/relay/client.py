@@ -29,12 +29,12 @@ from llmgw_router.core.heads import (
     Fields,
     is_sane_id,
 )
+from llmgw_router.relay.admission import too_large, unacceptable
 from llmgw_router.relay.exchange import Exchange
 from llmgw_router.relay.hub import Hub
 
 #: Bytes of later requests kept while one is answered; beyond, the socket is not read.
 _AHEAD_BYTES = 64 * 1024
-_MAX_FIELDS = 128
 _FIELDS = Fields(REQUEST, REQ_DROP)
 _known = _FIELDS.known.get
 _RESET = struct.pack("ii", 1, 0)
@@ -98,6 +98,11 @@ class ClientConnection(asyncio.Protocol):
         self.began = self.touched = self.hub.now
         self.transport.set_write_buffer_limits(high=self.hub.limits.high_water_bytes)
         self.hub.connected(self)
+
+    @property
+    def head_begun(self) -> bool:
+        """A request has begun to arrive, and its head is not complete."""
+        return (self.parsing is not None and not self._head_done) or self._head_bytes > 0
 
     @property
     def peer(self) -> bytes:
@@ -166,30 +171,15 @@ class ClientConnection(asyncio.Protocol):
         self._head_done = True
         self._lines = None
         exchange.method = self._parser.get_method()
-        version = self._parser.get_http_version()
-        refusal = exchange.refusal
-        if version == "1.1":
-            if exchange.host is None:
-                refusal = (errors.BAD_REQUEST, "The Host header is missing.")
-        elif version == "1.0":
-            exchange.http10 = True
-        else:
-            refusal = (errors.BAD_REQUEST, f"HTTP/{version} is not spoken here; use HTTP/1.1.")
-        if len(exchange.head) > _MAX_FIELDS:
-            refusal = (errors.HEAD_TOO_LARGE, f"More than {_MAX_FIELDS} header fields.")
-        elif exchange.transfer is not None and exchange.transfer.strip().lower() != b"chunked":
-            refusal = (errors.BAD_REQUEST, "The only Transfer-Encoding understood here is chunked.")
-        elif exchange.body_bytes > self.hub.limits.max_body_bytes:
-            refusal = self._too_large()
-        elif exchange.expects is not None and refusal is None:
-            if exchange.expects.strip().lower() != b"100-continue":
-                refusal = (errors.EXPECTATION_FAILED, "The only expectation understood is 100-continue.")
-            elif self.current is None and not self._ready and version == "1.1":
-                # Out of turn it would be read as the beginning of an earlier answer.
-                self.transport.write(_CONTINUE)
+        refusal = unacceptable(exchange, self._parser.get_http_version(), self.hub.limits)
         if refusal is not None:
             exchange.refusal = refusal
             self._give_up(exchange)
+        elif (
+            exchange.expects is not None and not exchange.http10 and self.current is None and not self._ready
+        ):
+            # Only in turn: else it would be read as the beginning of an earlier answer.
+            self.transport.write(_CONTINUE)
         exchange.body_bytes = 0
 
     def on_body(self, part: bytes) -> None:
@@ -198,7 +188,7 @@ class ClientConnection(asyncio.Protocol):
             return
         exchange.body_bytes += len(part)
         if exchange.body_bytes > self.hub.limits.max_body_bytes:
-            exchange.refusal = self._too_large()
+            exchange.refusal = too_large(self.hub.limits)
             self._give_up(exchange)
             return
         self._body_parts.append(part)
@@ -215,9 +205,6 @@ class ClientConnection(asyncio.Protocol):
             self._body_parts = []
         exchange.keep = self._parser.should_keep_alive()
         self._ready.append(exchange)
-
-    def _too_large(self) -> tuple[Kind, str]:
-        return errors.TOO_LARGE, f"The request body exceeds {self.hub.limits.max_body_bytes} bytes."
 
     def _give_up(self, exchange: Exchange) -> None:
         # It is answered in its turn, and then the connection ends: the rest of what comes is not read.
@@ -239,7 +226,7 @@ class ClientConnection(asyncio.Protocol):
             return
         self._feed(data)
         if self._ready:
-            self._pump()
+            self.pump()
 
     def _feed(self, data: bytes) -> None:
         now = self.hub.now
@@ -257,7 +244,7 @@ class ClientConnection(asyncio.Protocol):
             return
         except httptools.HttpParserError as error:
             if not self._deaf:
-                self._refuse_next(errors.BAD_REQUEST, f"The request is not valid HTTP: {error}.")
+                self.refuse_next(errors.BAD_REQUEST, f"The request is not valid HTTP: {error}.")
             return
         if self._deaf:
             return
@@ -266,7 +253,7 @@ class ClientConnection(asyncio.Protocol):
             # exact to one read, and costs nothing where heads come in one piece.
             self._head_bytes = 0 if len(self._ready) > queued else self._head_bytes + len(data)
             if self._head_bytes > limit:
-                self._refuse_next(errors.HEAD_TOO_LARGE, f"The request head exceeds {limit} bytes.")
+                self.refuse_next(errors.HEAD_TOO_LARGE, f"The request head exceeds {limit} bytes.")
         else:
             if (
                 between
@@ -277,7 +264,8 @@ class ClientConnection(asyncio.Protocol):
                 self._refuse_last(errors.HEAD_TOO_LARGE, f"The request head exceeds {limit} bytes.")
             self._head_bytes = 0
 
-    def _refuse_next(self, kind: Kind, message: str) -> None:
+    def refuse_next(self, kind: Kind, message: str) -> None:
+        """Give up on what is arriving: it is answered with this in its turn, and that is the last."""
         exchange = self.parsing or Exchange(self)
         exchange.refusal = (kind, message)
         self._give_up(exchange)
@@ -289,9 +277,9 @@ class ClientConnection(asyncio.Protocol):
             exchange.keep = False
             self._deaf = True
         else:
-            self._refuse_next(kind, message)
+            self.refuse_next(kind, message)
 
-    def _pump(self) -> None:
+    def pump(self) -> None:
         """Answer what is ready, one after the other; a loop, since refusals end at once."""
         if self._pumping:
             return
@@ -322,7 +310,7 @@ class ClientConnection(asyncio.Protocol):
         if not exchange.keep:
             self.end()
         elif self._ready or self._ahead:
-            self._pump()
+            self.pump()
         elif self.hub.refusing and self.parsing is None:
             # Its head was sent before the drain began and promised to keep the connection.
             self.end()
@@ -375,39 +363,3 @@ class ClientConnection(asyncio.Protocol):
         exchange = self.current
         if exchange is not None:
             exchange.client_left()
-
-    # --- the sweep's questions
-
-    def stalled(self, now: float) -> bool:
-        """Whether the client has taken nothing for too long of what waits for it."""
-        waiting = self.transport.get_write_buffer_size()
-        if waiting < self.stalled_bytes or not self.stalled_bytes:
-            # Slow, but taking something.
-            self.stalled_since = now
-        self.stalled_bytes = waiting
-        limit = self.hub.limits.write_stall_s
-        return limit is not None and now - self.stalled_since > limit
-
-    def overdue(self, now: float) -> None:
-        """Look at this connection's own deadlines; called once per sweep while no exchange runs."""
-        limits = self.hub.limits
-        if self.transport.get_write_buffer_size():
-            # Still taking its last answer; the loop closes by itself when that has left.
-            if self.stalled(now):
-                self.transport.abort()
-        elif self.closing is not None:
-            if now - self.closing > limits.linger_s:
-                self.transport.abort()
-        elif self.parsing is not None and self._head_done:
-            if now - self.touched > limits.request_body_idle_s:
-                self._refuse_next(errors.REQUEST_TIMEOUT, "The request body stopped arriving.")
-                self._pump()
-        elif self.parsing is not None or self._head_bytes:
-            if now - self.began > limits.request_head_s:
-                self._refuse_next(errors.REQUEST_TIMEOUT, "The request head took too long.")
-                self._pump()
-        elif not self.served:
-            if now - self.began > limits.request_head_s:
-                self.transport.abort()
-        elif now - self.touched > limits.keepalive_s:
-            self.transport.abort()

@@ -7,128 +7,65 @@ choices are to go on, to end, and to say that it was cut. A clean end is never m
 
 import asyncio
 from time import monotonic_ns
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from llmgw_router.core import errors
 from llmgw_router.core.body import BodyRefused, model_of, with_model
 from llmgw_router.core.errors import Kind
-from llmgw_router.core.events import EventTail
-from llmgw_router.core.heads import block, named_by_connection, without
+from llmgw_router.core.heads import named_by_connection, without
 from llmgw_router.core.paths import BadPath, split
 from llmgw_router.core.policy import pick
-from llmgw_router.core.routes import HOT, HOT_METHODS, Dialect
+from llmgw_router.core.routes import HOT, HOT_METHODS
 from llmgw_router.core.table import ModelRow, Waiting, while_cold
-from llmgw_router.relay.answer import BY_CHUNKS, BY_CLOSE, answer_head, framing_of
+from llmgw_router.relay.answer import BY_CLOSE
 from llmgw_router.relay.endpoint import ColdEndpoint
+from llmgw_router.relay.phase import ARRIVING, CONNECTING, HELD, OVER, RELAYING, WAITING
+from llmgw_router.relay.relaying import Relaying
+from llmgw_router.relay.room import refuse_cold, refuse_loading
 from llmgw_router.relay.slots import COUNTER
 from llmgw_router.relay.upstream import UpstreamConnection
 
 if TYPE_CHECKING:
     from llmgw_router.relay.client import ClientConnection
     from llmgw_router.relay.endpoint import Endpoint, EngineEndpoint
-    from llmgw_router.relay.hub import Hub
 
 _RETRIES_STALE = COUNTER["retries_stale"]
 _RETRIES_OTHER = COUNTER["retries_other"]
 _COLD = COUNTER["cold_requests"]
 _CONNECTS = COUNTER["upstream_connects"]
-_STREAMS = COUNTER["streams"]
 _STREAMS_BROKEN = COUNTER["streams_broken"]
 
 
-# Where an exchange stands; decides which deadline looks at it.
-ARRIVING: Final = 0
-HELD: Final = 1
-CONNECTING: Final = 2
-#: Sent; not a byte of an answer's body yet.
-WAITING: Final = 3
-RELAYING: Final = 4
-OVER: Final = 5
-
-
-class Exchange:
-    """Begins as what the client's parser fills in; lives until the answer has left or the client has."""
+class Exchange(Relaying):
+    """Begins as a request that arrives; lives until its answer has left or its client has."""
 
     __slots__ = (
-        "body",
-        "body_bytes",
-        "bytes_out",
-        "client",
-        "code",
         "connecting",
-        "connection_values",
-        "content_encoding",
-        "dialect",
         "endpoint",
-        "expects",
-        "first_ns",
-        "framing",
-        "has_body",
-        "head",
-        "head_sent",
         "hold_until",
-        "host",
-        "http10",
-        "hub",
-        "keep",
-        "method",
         "model",
-        "path",
         "phase",
-        "private",
-        "query",
-        "refusal",
-        "request_id",
         "resent",
         "since",
         "started",
         "started_ns",
-        "status",
-        "tail",
         "touched",
-        "transfer",
         "tried",
         "upstream",
-        "url",
     )
 
     def __init__(self, client: "ClientConnection") -> None:
-        # What the parser fills in.
-        self.client = client
-        self.hub: Hub = client.hub
-        self.method = b""
-        self.url = b""
-        self.head: list[bytes] = []
-        self.private: list[bytes] | None = None
-        self.host: bytes | None = None
-        self.request_id: bytes | None = None
-        self.connection_values: list[bytes] | None = None
-        self.content_encoding: bytes | None = None
-        self.expects: bytes | None = None
-        self.transfer: bytes | None = None
-        self.has_body = False
-        self.body = b""
-        self.body_bytes = 0
-        self.keep = True
-        self.http10 = False
-        self.refusal: tuple[Kind, str] | None = None
-        # What becomes of it.
+        super().__init__(client)
         self.phase: int = ARRIVING
-        self.path = b""
-        self.query = b""
-        self.dialect: Dialect | None = None
+        #: The catalog's name for it, also where the request used an alias.
         self.model: str | None = None
+        #: Taken, to be released.
         self.endpoint: Endpoint | None = None
         self.upstream: UpstreamConnection | None = None
         self.connecting: asyncio.Task[None] | None = None
         self.tried: list[EngineEndpoint] | None = None
+        #: Asked again after it had been sent once.
         self.resent = False
-        self.head_sent = False
-        self.tail: EventTail | None = None
-        self.status = 0
-        self.code: str | None = None
-        self.bytes_out = 0
-        self.first_ns = 0
 
     # --- where it goes
 
@@ -210,9 +147,9 @@ class Exchange:
                 self.phase = HELD
                 self.hold_until = hub.now + model.hold_timeout_s
             else:
-                self.refuse_loading(model, "too many requests already wait for it")
+                refuse_loading(self, model, "too many requests already wait for it")
         else:
-            self.refuse_cold(model)
+            refuse_cold(self, model)
 
     def send(self, endpoint: "Endpoint") -> None:
         """Take the endpoint; ask it on a pooled connection, or on a new one."""
@@ -249,33 +186,10 @@ class Exchange:
         self.upstream = connection
         if self.client.paused:
             connection.transport.pause_reading()
-        connection.begin(self, self._upstream_head(), self.body)
-
-    def _upstream_head(self) -> bytes:
         endpoint = self.endpoint
         assert endpoint is not None
-        assert self.request_id is not None
-        if isinstance(endpoint, ColdEndpoint):
-            return self._cold_head()
-        prefix = endpoint.head_prefix(self.path + self.query if self.query else self.path)
-        return b"%b%bx-request-id: %b\r\ncontent-length: %d\r\n\r\n" % (
-            prefix,
-            block(self.head),
-            self.request_id,
-            len(self.body),
-        )
-
-    def _cold_head(self) -> bytes:
-        # Cookies and keys travel here, and who asked: the cold application decides about both.
-        lines = [
-            b"%b %b%b HTTP/1.1" % (self.method, self.path, self.query),
-            b"host: " + (self.host or b"localhost"),
-            b"x-request-id: " + (self.request_id or b""),
-            b"x-llmgw-peer: " + self.client.peer,
-        ]
-        if self.has_body or self.method in (b"POST", b"PUT", b"PATCH"):
-            lines.append(b"content-length: %d" % len(self.body))
-        return b"\r\n".join(lines) + b"\r\n" + block([*self.head, *(self.private or ())]) + b"\r\n"
+        head = self.cold_head() if isinstance(endpoint, ColdEndpoint) else self.engine_head(endpoint)
+        connection.begin(self, head, self.body)
 
     # --- what comes back
 
@@ -292,72 +206,22 @@ class Exchange:
         so that an answer that dies before it can still be asked for elsewhere (W28)."""
         self.touched = self.hub.now
         if self.head_sent:
-            self._relay(payload)
+            self.pass_on(payload)
         elif self.answer_wanted(connection) and payload:
             self.first_ns = monotonic_ns()
             self.phase = RELAYING
-            self._start(connection, payload, whole=False)
+            self.start_answer(connection, payload, whole=False)
 
     def answer_ended(self, connection: UpstreamConnection, payload: bytes) -> None:
         """The answer is complete with this part."""
         if self.head_sent:
-            self._relay(payload, last=True)
+            self.pass_on(payload, last=True)
         else:
             self.first_ns = monotonic_ns()
-            self._start(connection, payload, whole=True)
+            self.start_answer(connection, payload, whole=True)
         assert self.endpoint is not None
         self.endpoint.succeeded()
         self.finish()
-
-    def _start(self, connection: UpstreamConnection, payload: bytes, *, whole: bool) -> None:
-        self.head_sent = True
-        self.status = connection.status
-        self.framing = framing = framing_of(connection, http10=self.http10, whole=whole)
-        if framing == BY_CLOSE or self.hub.draining:
-            self.keep = False
-        head = answer_head(
-            connection,
-            framing,
-            request_id=self.request_id or b"",
-            date=self.hub.date,
-            keep=self.keep,
-            http10=self.http10,
-            cold=self.dialect is None,
-            length=len(payload) if whole else None,
-        )
-        if connection.is_stream and self.dialect is not None:
-            self.hub.counters[_STREAMS] += 1
-            if connection.encoding is None:
-                self.tail = EventTail(self.dialect)
-                self.tail.note(payload)
-        self.bytes_out += len(payload)
-        if self.method == b"HEAD":
-            self.client.transport.write(head)
-        elif framing == BY_CHUNKS:
-            if not payload:
-                self.client.transport.write(head + b"0\r\n\r\n" if whole else head)
-            else:
-                end = b"\r\n0\r\n\r\n" if whole else b"\r\n"
-                self.client.transport.write(b"%b%x\r\n%b%b" % (head, len(payload), payload, end))
-        else:
-            self.client.transport.write(head + payload)
-
-    def _relay(self, payload: bytes, *, last: bool = False) -> None:
-        transport = self.client.transport
-        if payload:
-            self.bytes_out += len(payload)
-            if self.tail is not None:
-                self.tail.note(payload)
-            if self.framing == BY_CHUNKS:
-                transport.write(
-                    b"%x\r\n%b\r\n0\r\n\r\n" % (len(payload), payload)
-                    if last
-                    else b"%x\r\n%b\r\n" % (len(payload), payload)
-                )
-            else:
-                transport.write(payload)
-        elif last and self.framing == BY_CHUNKS:
-            transport.write(b"0\r\n\r\n")
 
     def answer_closed(self, connection: UpstreamConnection) -> None:
         """An answer whose end is the close, closed. Only what it said tells an end from a death (W25)."""
@@ -439,23 +303,6 @@ class Exchange:
 
     # --- how it ends
 
-    def refuse_cold(self, model: ModelRow) -> None:
-        """No endpoint, and nothing to wait for (W12)."""
-        because = f": {model.reason}" if model.reason else ""
-        self.refuse(
-            errors.NO_REPLICA,
-            f"No replica of the model `{model.name}` can answer now{because}.",
-            retry_after_s=errors.retry_after(_told(model), default_s=10.0),
-        )
-
-    def refuse_loading(self, model: ModelRow, why: str) -> None:
-        """Being started, but not in time for this request (W11)."""
-        self.refuse(
-            errors.MODEL_LOADING,
-            f"The model `{model.name}` is loading and {why}.",
-            retry_after_s=errors.retry_after(_told(model), default_s=10.0),
-        )
-
     def refuse(
         self,
         kind: Kind,
@@ -503,7 +350,7 @@ class Exchange:
             self.client.cut(reset=self.framing == BY_CLOSE)
         else:
             counters[_STREAMS_BROKEN] += 1
-            self._relay(self.tail.interruption(kind, message), last=True)
+            self.pass_on(self.tail.interruption(kind, message), last=True)
         self.finish()
 
     def stop_upstream(self, kind: Kind, message: str) -> None:
@@ -534,18 +381,6 @@ class Exchange:
             upstream.let_go()
         self.finish()
 
-    def park(self, connection: UpstreamConnection) -> None:
-        """The connection has answered and may be used again."""
-        limits = self.hub.limits
-        endpoint = connection.endpoint
-        if self.client.paused:
-            connection.transport.resume_reading()
-        if endpoint.leaving or len(endpoint.idle) >= limits.upstream_idle_max:
-            connection.transport.close()
-        else:
-            connection.idle_since = self.hub.now
-            endpoint.idle.append(connection)
-
     def finish(self) -> None:
         """The one way out: give the endpoint back, account, and free the client for its next request."""
         endpoint = self.endpoint
@@ -558,7 +393,3 @@ class Exchange:
         self.upstream = None
         self.phase = OVER
         self.client.exchange_over(self)
-
-
-def _told(model: ModelRow) -> float | None:
-    return model.eta_s if model.retry_after_s is None else model.retry_after_s

@@ -11,6 +11,30 @@ if TYPE_CHECKING:
     from llmgw_router.relay.hub import Hub
 
 
+def refuse_cold(exchange: "Exchange", model: ModelRow) -> None:
+    """No endpoint, and nothing to wait for (W12)."""
+    because = f": {model.reason}" if model.reason else ""
+    exchange.refuse(
+        errors.NO_REPLICA,
+        f"No replica of the model `{model.name}` can answer now{because}.",
+        retry_after_s=_retry_after(model),
+    )
+
+
+def refuse_loading(exchange: "Exchange", model: ModelRow, why: str) -> None:
+    """Being started, but not in time for this request (W11)."""
+    exchange.refuse(
+        errors.MODEL_LOADING,
+        f"The model `{model.name}` is loading and {why}.",
+        retry_after_s=_retry_after(model),
+    )
+
+
+def _retry_after(model: ModelRow) -> int:
+    told = model.eta_s if model.retry_after_s is None else model.retry_after_s
+    return errors.retry_after(told, default_s=10.0)
+
+
 class WaitingRoom:
     """Held exchanges by model. Only the worker's own table lets one out towards an endpoint."""
 
@@ -60,7 +84,7 @@ class WaitingRoom:
                     self._hub.guard(exchange, exchange.dispatch, target.endpoints, target.model)
                 elif while_cold(target.model) is Waiting.REFUSE:
                     self.leave(exchange)
-                    exchange.refuse_cold(target.model)
+                    refuse_cold(exchange, target.model)
 
     def refuse(self, refusal: ActivationRefused) -> None:
         """The controller will not start it: everybody is told, with its words."""
@@ -90,7 +114,7 @@ class WaitingRoom:
                 errors.MODEL_NOT_FOUND, f"The model `{exchange.model}` was removed while you waited."
             )
         else:
-            exchange.refuse_loading(target.model, f"was not ready within {target.model.hold_timeout_s:g} s")
+            refuse_loading(exchange, target.model, f"was not ready within {target.model.hold_timeout_s:g} s")
 
     def report(self) -> None:
         """Once per sweep: numbers that have changed since they were last told."""

@@ -3,10 +3,11 @@
 from typing import TYPE_CHECKING
 
 from llmgw_router.core import errors
-from llmgw_router.relay.exchange import CONNECTING, HELD, RELAYING, WAITING
+from llmgw_router.relay.phase import CONNECTING, HELD, RELAYING, WAITING
 from llmgw_router.relay.slots import COUNTER
 
 if TYPE_CHECKING:
+    from llmgw_router.relay.client import ClientConnection
     from llmgw_router.relay.exchange import Exchange
     from llmgw_router.relay.hub import Hub
 
@@ -20,8 +21,8 @@ def sweep(hub: "Hub") -> None:
     for client in tuple(hub.connections):
         exchange = client.current
         if exchange is None:
-            client.overdue(now)
-        elif client.paused and client.stalled(now):
+            _waiting_for_client(client, now)
+        elif client.paused and _stalled(client, now):
             exchange.code = errors.WRITE_STALL.label
             hub.counters[_STALLED] += 1
             # Nobody reads: there is no way to say so. The loss of the connection releases the rest.
@@ -35,6 +36,42 @@ def sweep(hub: "Hub") -> None:
             idle.pop(0).transport.close()
     hub.room.report()
     hub.flush()
+
+
+def _waiting_for_client(client: "ClientConnection", now: float) -> None:
+    """No exchange runs: the next step is the client's."""
+    limits = client.hub.limits
+    if client.transport.get_write_buffer_size():
+        # Still taking its last answer; where we close, the loop does so when that has left.
+        if _stalled(client, now):
+            client.transport.abort()
+    elif client.closing is not None:
+        if now - client.closing > limits.linger_s:
+            client.transport.abort()
+    elif client.head_begun:
+        if now - client.began > limits.request_head_s:
+            client.refuse_next(errors.REQUEST_TIMEOUT, "The request head took too long.")
+            client.pump()
+    elif client.parsing is not None:
+        if now - client.touched > limits.request_body_idle_s:
+            client.refuse_next(errors.REQUEST_TIMEOUT, "The request body stopped arriving.")
+            client.pump()
+    elif not client.served:
+        if now - client.began > limits.request_head_s:
+            client.transport.abort()
+    elif now - client.touched > limits.keepalive_s:
+        client.transport.abort()
+
+
+def _stalled(client: "ClientConnection", now: float) -> bool:
+    """Whether the client has taken nothing for too long of what waits for it."""
+    waiting = client.transport.get_write_buffer_size()
+    if waiting < client.stalled_bytes or not client.stalled_bytes:
+        # Slow, but taking something.
+        client.stalled_since = now
+    client.stalled_bytes = waiting
+    limit = client.hub.limits.write_stall_s
+    return limit is not None and now - client.stalled_since > limit
 
 
 def _look_at(exchange: "Exchange", now: float) -> None:

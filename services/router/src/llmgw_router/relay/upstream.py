@@ -30,6 +30,7 @@ from llmgw_router.core.heads import (
 if TYPE_CHECKING:
     from llmgw_router.relay.endpoint import Endpoint
     from llmgw_router.relay.exchange import Exchange
+    from llmgw_router.relay.hub import Hub
 
 _FIELDS = Fields(RESPONSE, RES_DROP)
 _known = _FIELDS.known.get
@@ -221,10 +222,20 @@ class UpstreamConnection(asyncio.Protocol):
         self.exchange = None
         if keep and not self.transport.is_closing():
             self.reused = True
-            exchange.park(self)
+            self._park(exchange.hub)
         else:
             self.transport.close()
         exchange.answer_ended(self, payload)
+
+    def _park(self, hub: "Hub") -> None:
+        # A slow client may have had it paused; in the pool it must hear its engine close.
+        self.transport.resume_reading()
+        endpoint = self.endpoint
+        if endpoint.leaving or len(endpoint.idle) >= hub.limits.upstream_idle_max:
+            self.transport.close()
+        else:
+            self.idle_since = hub.now
+            endpoint.idle.append(self)
 
     def connection_lost(self, exc: Exception | None) -> None:
         exchange = self.exchange

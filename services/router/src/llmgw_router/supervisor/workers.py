@@ -10,8 +10,8 @@ import asyncio
 import logging
 import socket
 import time
-from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -20,6 +20,7 @@ from llmgw_router.relay.slots import EndpointActivity, Slots
 from llmgw_router.supervisor.link import WorkerProcess
 from llmgw_router.supervisor.ports import Address, address_of, listen_beside, reserve
 from llmgw_router.supervisor.slot_book import SlotBook
+from llmgw_router.supervisor.tally import Tally
 
 logger = logging.getLogger(__name__)
 
@@ -87,8 +88,6 @@ class _Seat:
         self.process: WorkerProcess | None = None
         self.listeners: list[socket.socket] = []
         self.serving = asyncio.Event()
-        self.applied_seq: int | None = None
-        self.wants: dict[str, int] = {}
         self.deaths = 0
         self.recent_deaths = 0
         self.spawned_at = 0.0
@@ -111,10 +110,7 @@ class WorkerPool:
         self._seats = [_Seat(worker) for worker in range(config.workers)]
         self._reserved: list[socket.socket] = []
         self._table = ipc.TableUpdate()
-        self._told_applied = 0
-        #: Draining endpoints whose end was not told yet.
-        self._draining: set[str] = set()
-        self._told_drained: set[str] = set()
+        self._tally = Tally()
         self._stopping = False
 
     @property
@@ -129,7 +125,7 @@ class WorkerPool:
                 seat.worker,
                 seat.process.pid if seat.process else None,
                 seat.serving.is_set(),
-                seat.applied_seq,
+                self._tally.applied_by(seat.worker),
                 seat.deaths,
             )
             for seat in self._seats
@@ -170,8 +166,7 @@ class WorkerPool:
         self._table = ipc.TableUpdate(
             endpoints=tuple(rows), models=update.models, term=update.term, version=update.version, seq=seq
         )
-        self._draining = {row.endpoint_id for row in rows if row.draining}
-        self._told_drained &= self._draining
+        self._tally.marked(row.endpoint_id for row in rows if row.draining)
         for seat in self._seats:
             if seat.process is not None:
                 seat.process.send(self._table)
@@ -251,7 +246,6 @@ class WorkerPool:
         if not seat.listeners:
             seat.listeners = [listen_beside(sock, backlog=self._config.backlog) for sock in self._reserved]
         seat.serving.clear()
-        seat.applied_seq = None
         seat.spawned_at = self._monotonic()
         seat.process = await WorkerProcess.spawn(
             slots_fd=self._slots.fd,
@@ -259,6 +253,7 @@ class WorkerPool:
             on_message=lambda message: self._heard(seat, message),
             on_exit=lambda returncode: self._exited(seat, returncode),
         )
+        self._tally.spawned(seat.worker)
         seat.process.send(
             ipc.Configure(
                 worker=seat.worker,
@@ -276,10 +271,9 @@ class WorkerPool:
         pid = seat.process.pid if seat.process else None
         seat.process = None
         seat.serving.clear()
-        seat.applied_seq = None
         lost = self._slots.bury(seat.worker, died_at_ns=time.monotonic_ns())
-        for model in list(seat.wants):
-            self._note_want(seat, model, 0)
+        with self._wants_change():
+            self._tally.gone(seat.worker)
         self._settle()
         if self._stopping:
             return
@@ -326,12 +320,14 @@ class WorkerPool:
             case ipc.Started():
                 seat.serving.set()
             case ipc.Applied(seq=seq):
-                seat.applied_seq = seq
+                self._tally.applied(seat.worker, seq)
                 self._settle()
             case ipc.Want(model=model, waiting=waiting):
-                self._note_want(seat, model, waiting)
+                with self._wants_change():
+                    self._tally.wants(seat.worker, model, waiting)
             case ipc.Unwant(model=model):
-                self._note_want(seat, model, 0)
+                with self._wants_change():
+                    self._tally.wants(seat.worker, model, 0)
             case ipc.DrainedEndpoints():
                 self._settle()
             case ipc.LogLines(lines=lines):
@@ -340,49 +336,30 @@ class WorkerPool:
             case ipc.AccessRecords(records=records):
                 self._events.access(records)
 
-    def _note_want(self, seat: _Seat, model: str, waiting: int) -> None:
-        before = self._waiting()[model]
-        if waiting:
-            seat.wants[model] = waiting
-        else:
-            seat.wants.pop(model, None)
-        now = self._waiting()[model]
-        if now and now != before:
-            self._events.want(model, now)
-        elif before and not now:
-            self._events.unwant(model)
-
-    def _waiting(self) -> defaultdict[str, int]:
-        waiting: defaultdict[str, int] = defaultdict(int)
-        for seat in self._seats:
-            for model, count in seat.wants.items():
-                waiting[model] += count
-        return waiting
+    @contextmanager
+    def _wants_change(self) -> Iterator[None]:
+        before = self._tally.held()
+        yield
+        now = self._tally.held()
+        for model in sorted(before.keys() | now.keys()):
+            if model not in now:
+                self._events.unwant(model)
+            elif now[model] != before.get(model):
+                self._events.want(model, now[model])
 
     @property
     def held(self) -> dict[str, int]:
         """Requests held per model, over all workers."""
-        return dict(self._waiting())
+        return self._tally.held()
 
     def _settle(self) -> None:
         """Tell what has become true of all workers at once: a push applied, a drain seen through."""
-        applied = [seat.applied_seq for seat in self._seats if seat.process is not None]
-        known = [seq for seq in applied if seq is not None]
-        if not known or len(known) < len(applied):
-            # One is starting: it may still pick from an older table than the newest.
-            return
-        slowest = min(known)
-        self._book.reclaim(applied_seq=slowest)
-        if slowest != self._table.seq:
-            return
-        if slowest > self._told_applied:
-            self._told_applied = slowest
+        by_all = self._tally.applied_by_all
+        if by_all is not None:
+            self._book.reclaim(applied_seq=by_all)
+        newest = self._table.seq
+        if self._tally.newly_applied(newest):
             self._events.applied(self._table)
-        done = frozenset(
-            endpoint_id
-            for endpoint_id in self._draining - self._told_drained
-            if self._book.in_flight(endpoint_id) == 0
-        )
+        done = self._tally.newly_drained(newest, self._book.in_flight)
         if done:
-            self._told_drained |= done
             self._events.drained(done)

@@ -1,0 +1,87 @@
+"""The answer on its way to the client: its head once, then its bytes as they come, then its end."""
+
+from typing import TYPE_CHECKING
+
+from llmgw_router.core.events import EventTail
+from llmgw_router.relay.answer import BY_CHUNKS, BY_CLOSE, answer_head, framing_of
+from llmgw_router.relay.request import Request
+from llmgw_router.relay.slots import COUNTER
+
+if TYPE_CHECKING:
+    from llmgw_router.relay.client import ClientConnection
+    from llmgw_router.relay.upstream import UpstreamConnection
+
+_STREAMS = COUNTER["streams"]
+
+
+class Relaying(Request):
+    """What has been sent to the client so far, and the sending."""
+
+    __slots__ = ("bytes_out", "code", "first_ns", "framing", "head_sent", "status", "tail")
+
+    def __init__(self, client: "ClientConnection") -> None:
+        super().__init__(client)
+        #: The client has seen a status: there is no other answer any more.
+        self.head_sent = False
+        #: Set for event streams that we can speak in.
+        self.tail: EventTail | None = None
+        #: As sent; 499 when the client left; 0 before.
+        self.status = 0
+        #: Label of our own refusal or interruption.
+        self.code: str | None = None
+        #: Of the body, without its framing.
+        self.bytes_out = 0
+        #: When the first byte of the body was there; 0 before.
+        self.first_ns = 0
+
+    def start_answer(self, connection: "UpstreamConnection", payload: bytes, *, whole: bool) -> None:
+        """Send the head with what there is of the body; `whole`: that is all of it."""
+        self.head_sent = True
+        self.status = connection.status
+        self.framing = framing = framing_of(connection, http10=self.http10, whole=whole)
+        if framing == BY_CLOSE or self.hub.draining:
+            self.keep = False
+        head = answer_head(
+            connection,
+            framing,
+            request_id=self.request_id or b"",
+            date=self.hub.date,
+            keep=self.keep,
+            http10=self.http10,
+            cold=self.dialect is None,
+            length=len(payload) if whole else None,
+        )
+        if connection.is_stream and self.dialect is not None:
+            self.hub.counters[_STREAMS] += 1
+            if connection.encoding is None:
+                self.tail = EventTail(self.dialect)
+                self.tail.note(payload)
+        self.bytes_out += len(payload)
+        if self.method == b"HEAD":
+            self.client.transport.write(head)
+        elif framing == BY_CHUNKS:
+            if not payload:
+                self.client.transport.write(head + b"0\r\n\r\n" if whole else head)
+            else:
+                end = b"\r\n0\r\n\r\n" if whole else b"\r\n"
+                self.client.transport.write(b"%b%x\r\n%b%b" % (head, len(payload), payload, end))
+        else:
+            self.client.transport.write(head + payload)
+
+    def pass_on(self, payload: bytes, *, last: bool = False) -> None:
+        """Send a part of the body; with `last` also the end of its framing."""
+        transport = self.client.transport
+        if payload:
+            self.bytes_out += len(payload)
+            if self.tail is not None:
+                self.tail.note(payload)
+            if self.framing == BY_CHUNKS:
+                transport.write(
+                    b"%x\r\n%b\r\n0\r\n\r\n" % (len(payload), payload)
+                    if last
+                    else b"%x\r\n%b\r\n" % (len(payload), payload)
+                )
+            else:
+                transport.write(payload)
+        elif last and self.framing == BY_CHUNKS:
+            transport.write(b"0\r\n\r\n")

@@ -1,0 +1,92 @@
+"""A request as the client's parser has read it, and the head under which it travels on."""
+
+from typing import TYPE_CHECKING
+
+from llmgw_router.core.errors import Kind
+from llmgw_router.core.heads import block
+from llmgw_router.core.routes import Dialect
+
+if TYPE_CHECKING:
+    from llmgw_router.relay.client import ClientConnection
+    from llmgw_router.relay.endpoint import EngineEndpoint
+    from llmgw_router.relay.hub import Hub
+
+
+class Request:
+    """Filled in by ClientConnection while the request arrives; read by Exchange once it is whole."""
+
+    __slots__ = (
+        "body",
+        "body_bytes",
+        "client",
+        "connection_values",
+        "content_encoding",
+        "dialect",
+        "expects",
+        "has_body",
+        "head",
+        "host",
+        "http10",
+        "hub",
+        "keep",
+        "method",
+        "path",
+        "private",
+        "query",
+        "refusal",
+        "request_id",
+        "transfer",
+        "url",
+    )
+
+    def __init__(self, client: "ClientConnection") -> None:
+        self.client = client
+        self.hub: Hub = client.hub
+        self.method = b""
+        #: The request target as it came; `path` and `query` are its normal form.
+        self.url = b""
+        self.path = b""
+        self.query = b""
+        #: None: not a hot path.
+        self.dialect: Dialect | None = None
+        #: "Name: value" lines that pass to anybody ...
+        self.head: list[bytes] = []
+        #: ... and those that only the cold application may see.
+        self.private: list[bytes] | None = None
+        self.host: bytes | None = None
+        #: The client's own if it was sane, else ours; never None once the exchange is routed.
+        self.request_id: bytes | None = None
+        self.connection_values: list[bytes] | None = None
+        self.content_encoding: bytes | None = None
+        self.expects: bytes | None = None
+        self.transfer: bytes | None = None
+        self.has_body = False
+        self.body = b""
+        #: While arriving: announced, then counted.
+        self.body_bytes = 0
+        #: The client may send another request on this connection afterwards.
+        self.keep = True
+        self.http10 = False
+        #: Decided while it arrived; it is answered in its turn.
+        self.refusal: tuple[Kind, str] | None = None
+
+    def engine_head(self, endpoint: "EngineEndpoint") -> bytes:
+        """One framing header, one id, our credential; nothing of the caller's connection or secrets."""
+        return b"%b%bx-request-id: %b\r\ncontent-length: %d\r\n\r\n" % (
+            endpoint.head_prefix(self.path + self.query if self.query else self.path),
+            block(self.head),
+            self.request_id or b"",
+            len(self.body),
+        )
+
+    def cold_head(self) -> bytes:
+        """Cookies and keys travel here, and who asked: the cold application decides about both."""
+        lines = [
+            b"%b %b%b HTTP/1.1" % (self.method, self.path, self.query),
+            b"host: " + (self.host or b"localhost"),
+            b"x-request-id: " + (self.request_id or b""),
+            b"x-llmgw-peer: " + self.client.peer,
+        ]
+        if self.has_body or self.method in (b"POST", b"PUT", b"PATCH"):
+            lines.append(b"content-length: %d" % len(self.body))
+        return b"\r\n".join(lines) + b"\r\n" + block([*self.head, *(self.private or ())]) + b"\r\n"

@@ -1,0 +1,77 @@
+"""What the workers say one by one, summed into what is true of the router.
+
+Pure: the pool feeds it and tells the outcome. A worker that is starting has not applied anything
+yet, and until it has, nothing is true of *all* workers: it may still pick from an older table.
+"""
+
+from collections.abc import Callable, Iterable
+
+
+class Tally:
+    """Applied pushes and held requests by worker, drained endpoints by word already given."""
+
+    def __init__(self) -> None:
+        #: None: its process runs, and has not applied a table.
+        self._applied: dict[int, int | None] = {}
+        self._wants: dict[int, dict[str, int]] = {}
+        self._draining: frozenset[str] = frozenset()
+        self._told_drained: set[str] = set()
+        self._told_applied = 0
+
+    def spawned(self, worker: int) -> None:
+        self._applied[worker] = None
+
+    def gone(self, worker: int) -> None:
+        """No process: what it held is lost, and what it had applied does not matter any more."""
+        self._applied.pop(worker, None)
+        self._wants.pop(worker, None)
+
+    def applied(self, worker: int, seq: int) -> None:
+        self._applied[worker] = seq
+
+    def applied_by(self, worker: int) -> int | None:
+        return self._applied.get(worker)
+
+    @property
+    def applied_by_all(self) -> int | None:
+        """The push that every worker has applied, or a later one. None: not known of one, or no worker."""
+        seqs = [seq for seq in self._applied.values() if seq is not None]
+        return min(seqs) if seqs and len(seqs) == len(self._applied) else None
+
+    def newly_applied(self, newest: int) -> bool:
+        """Whether `newest` is now applied by all, and was not told before; told with this."""
+        if self.applied_by_all != newest or newest <= self._told_applied:
+            return False
+        self._told_applied = newest
+        return True
+
+    def marked(self, draining: Iterable[str]) -> None:
+        """The drain marks of the newest push. A mark that goes and comes back is told again."""
+        self._draining = frozenset(draining)
+        self._told_drained &= self._draining
+
+    def newly_drained(self, newest: int, in_flight: Callable[[str], int]) -> frozenset[str]:
+        """Marked, known by all workers, and empty; each is told once, with this."""
+        if self.applied_by_all != newest:
+            return frozenset()
+        done = frozenset(
+            endpoint_id for endpoint_id in self._draining - self._told_drained if in_flight(endpoint_id) == 0
+        )
+        self._told_drained |= done
+        return done
+
+    def wants(self, worker: int, model: str, waiting: int) -> None:
+        """`waiting` requests of this worker are held for the model; 0: none any more."""
+        of_worker = self._wants.setdefault(worker, {})
+        if waiting:
+            of_worker[model] = waiting
+        else:
+            of_worker.pop(model, None)
+
+    def held(self) -> dict[str, int]:
+        """Requests held per model, over all workers; only models with any."""
+        total: dict[str, int] = {}
+        for of_worker in self._wants.values():
+            for model, waiting in of_worker.items():
+                total[model] = total.get(model, 0) + waiting
+        return total
