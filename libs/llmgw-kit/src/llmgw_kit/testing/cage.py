@@ -32,8 +32,15 @@ import time
 from contextlib import suppress
 from typing import Any
 
-PR_SET_PDEATHSIG, PR_SET_KEEPCAPS, PR_SET_CHILD_SUBREAPER, PR_CAP_AMBIENT = 1, 8, 36, 47  # <linux/prctl.h>
-PR_CAP_AMBIENT_RAISE, CAP_DAC_OVERRIDE, CAP_VERSION_3 = 2, 1, 0x20080522
+# <linux/prctl.h>, <linux/securebits.h>, <linux/capability.h>
+PR_SET_PDEATHSIG, PR_SET_KEEPCAPS, PR_SET_SECUREBITS, PR_SET_CHILD_SUBREAPER, PR_CAP_AMBIENT = (
+    1,
+    8,
+    28,
+    36,
+    47,
+)
+SECBIT_NO_SETUID_FIXUP, PR_CAP_AMBIENT_RAISE, CAP_DAC_OVERRIDE, CAP_VERSION_3 = 4, 2, 1, 0x20080522
 
 #: How long a child may take over its last signal before everything is killed.
 LAST_SIGNAL_GRACE_S = 1.0
@@ -60,10 +67,12 @@ def become(user: str) -> None:
 
     Postgres refuses to run as root, and the folder it works in often lies where only root may enter
     (/root/llmgw, a 0700 temporary folder). CAP_DAC_OVERRIDE as an *ambient* capability survives the
-    exec and lets it through, so nothing need be copied or opened to others. Where the machine does not
-    grant the capability the program starts without it, and says itself what it could not read.
+    exec and lets it through, so nothing need be copied or opened to others. The secure bit is for
+    access(2), with which Postgres looks at its own binary: without it the call ignores capabilities.
+    Where the machine grants neither the program starts without, and says itself what it could not read.
     """
     entry = pwd.getpwnam(user)
+    libc.prctl(PR_SET_SECUREBITS, SECBIT_NO_SETUID_FIXUP, 0, 0, 0)
     libc.prctl(PR_SET_KEEPCAPS, 1, 0, 0, 0)
     os.setgroups([])
     os.setresgid(entry.pw_gid, entry.pw_gid, entry.pw_gid)

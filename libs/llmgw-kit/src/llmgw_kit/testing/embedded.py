@@ -33,8 +33,6 @@ READY_TIMEOUT_S = 30.0
 STOP_GRACE_S = 10.0
 #: initdb takes about 1 s on a warm disk, and much longer on a busy machine.
 INITDB_TIMEOUT_S = 180.0
-#: Longest path of a unix socket (sun_path is 108 bytes) less ".s.PGSQL.65535.lock" and the end.
-SOCKET_FOLDER_MAX = 85
 
 
 def package_folder(name: str) -> Path:
@@ -183,23 +181,29 @@ class EmbeddedPostgres(_Server):
         password_file.chmod(0o600)
         self.data.mkdir(mode=0o700)
         if self._runs_as is not None:
-            for path in (self.folder, self.data, password_file):
+            for path in (self.data, password_file):
                 shutil.chown(path, self._runs_as)
         argv = [
             self._binary("initdb"), "-D", str(self.data), "-U", USER, "--pwfile", str(password_file),
             "-A", "scram-sha-256", "--locale=C", "--encoding=UTF8", "--no-sync",
         ]  # fmt: skip
-        initdb = self.cage.spawn(
-            "initdb",
-            argv,
-            log=self.folder / "initdb.log",
-            cwd=self.folder,
-            user=self._runs_as,
-            env=self._environment(),
-        )
+        initdb = self._spawn("initdb", argv)
         code = initdb.join(INITDB_TIMEOUT_S)
         if code != 0:
-            raise ChildFailed(f"initdb in {self.folder} ended with {code}; it said:\n{initdb.tail()}")
+            said = initdb.tail()
+            why = self._closed_folder() if "Permission denied" in said else ""
+            raise ChildFailed(f"initdb in {self.folder} ended with {code}; it said:\n{said}{why}")
+
+    def _closed_folder(self) -> str:
+        """The likeliest reason of a refusal to root, as a line; empty when it is another."""
+        needed = (self.folder, Path(self._binary("postgres")))
+        closed = [parent for path in needed for parent in path.parents if not parent.stat().st_mode & 0o001]
+        if self._runs_as is None or not closed:
+            return ""
+        return (
+            f"\nPostgres does not run as root but as {self._runs_as}, who may not enter {closed[-1]}: "
+            "move the checkout to a folder that everyone may enter, or work as an ordinary user"
+        )
 
     def _environment(self) -> dict[str, str]:
         # PG* variables of the person at the terminal must not reach this server.
@@ -207,30 +211,23 @@ class EmbeddedPostgres(_Server):
         return kept | {"LC_ALL": "C"}
 
     def _launch(self) -> Child:
-        # No unix socket where its path would be too long for the kernel: TCP is all we use.
-        sockets = str(self.folder) if len(str(self.folder)) <= SOCKET_FOLDER_MAX else ""
         # synchronous_commit stays on: with fsync off it costs nothing, and a commit then survives kill -9 of
         # the server, as tests expect of it.
         settings = {
             "fsync": "off", "full_page_writes": "off", "max_connections": "100",
             "shared_buffers": "32MB", "timezone": "UTC", "log_timezone": "UTC", "jit": "off",
         }  # fmt: skip
-        argv = [
-            self._binary("postgres"),
-            "-D",
-            str(self.data),
-            "-h",
-            self.host,
-            "-p",
-            str(self.port),
-            "-k",
-            sockets,
-        ]
+        # -k "": no unix socket. Its path may be too long for the kernel, and TCP is all we use.
+        argv = [self._binary("postgres"), "-D", str(self.data), "-h", self.host, "-p", str(self.port)]
+        argv += ["-k", ""]
         for name, value in settings.items():
             argv += ["-c", f"{name}={value}"]
+        return self._spawn("postgres", argv)
+
+    def _spawn(self, name: str, argv: list[str]) -> Child:
         # SIGQUIT: immediate shutdown; it takes its shared memory along, which SIGKILL would leave.
         return self.cage.spawn(
-            "postgres", argv, log=self.folder / "postgres.log", cwd=self.folder, user=self._runs_as,
+            name, argv, log=self.folder / f"{name}.log", cwd=self.folder, user=self._runs_as,
             env=self._environment(), last_signal=signal.SIGQUIT,
         )  # fmt: skip
 
