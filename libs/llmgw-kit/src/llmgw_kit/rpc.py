@@ -53,7 +53,9 @@ def client_options(*, keepalive_s: float = KEEPALIVE_TIME_S) -> Options:
         # Proxy variables would send even loopback traffic to a proxy.
         ("grpc.enable_http_proxy", 0),
         ("grpc.initial_reconnect_backoff_ms", 200),
-        ("grpc.min_reconnect_backoff_ms", 200),
+        # In spite of its name this is how long one attempt to connect may take: at 200 ms a busy but
+        # healthy peer counts as unreachable. A refused attempt is over at once all the same.
+        ("grpc.min_reconnect_backoff_ms", 3000),
         ("grpc.max_reconnect_backoff_ms", 5000),
         ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
         ("grpc.max_send_message_length", MAX_MESSAGE_BYTES),
