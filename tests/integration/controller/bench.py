@@ -26,7 +26,7 @@ from llmgw.v1 import (
     routing_pb2_grpc,
 )
 from llmgw_kit import rpc
-from llmgw_kit.addresses import HostPort
+from llmgw_kit.addresses import HostPort, parse_host_port
 from llmgw_kit.errors import LlmgwError, NotLeader
 from llmgw_kit.lifecycle import probe
 from llmgw_kit.testing.ports import free_ports
@@ -150,6 +150,8 @@ class Controllers:
             "models": [MODEL],
             **settings,
         }
+        address = parse_host_port(values["listen"], what="listen")
+        admin = parse_host_port(values["admin_listen"], what="admin_listen")
         config = self._folder / f"{name}.yaml"
         config.write_text(yaml.safe_dump({key: value for key, value in values.items() if value is not None}))
         child = self._cage.spawn(

@@ -12,7 +12,7 @@ from llmgw_controller.core.plan import Change
 from llmgw_controller.core.state import Stored
 from llmgw_controller.leadership import Tenure
 from llmgw_controller.ports import Store
-from llmgw_kit.errors import InvalidRequest
+from llmgw_kit.errors import InvalidRequest, Unavailable
 from llmgw_kit.ids import ModelId
 
 log = logging.getLogger(__name__)
@@ -33,6 +33,7 @@ class Ledger:
         self._parsed: dict[ModelId, tuple[str, Model | None]] = {}
         #: Term clock of the newest reading; None before the first.
         self.read_at: float | None = None
+        self._first_reading = asyncio.Event()
         self.catalog = merged(self._configured, [])
 
     @property
@@ -77,6 +78,17 @@ class Ledger:
         self._take(await self._store.load())
         self._doubtful = False
         self.read_at = self._tenure.now()
+        self._first_reading.set()
+
+    async def until_known(self, most_s: float) -> None:
+        """A view of a new term waits a moment for its rows. Raises Unavailable."""
+        try:
+            async with asyncio.timeout(most_s):
+                await self._first_reading.wait()
+        except TimeoutError:
+            raise Unavailable(
+                "the new leader has not read the rows yet", code="learning", retry_after_s=1.0
+            ) from None
 
     def _take(self, stored: Stored) -> None:
         if stored.models != self._stored.models or self.read_at is None:

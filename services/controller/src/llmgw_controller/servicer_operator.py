@@ -26,6 +26,9 @@ log = logging.getLogger(__name__)
 #: grpc.aio's generics exist in its type stubs only, and no method here looks at it.
 Context = Any
 
+#: A leader reads its rows within milliseconds; who asks just then waits for that.
+VIEW_WAIT_S = 2.0
+
 #: Events in one answer unless fewer are asked for.
 EVENTS_MAX = 1000
 
@@ -56,18 +59,18 @@ class OperatorServicer(operator_pb2_grpc.OperatorServiceServicer):
 
     async def GetStatus(self, request: pb.GetStatusRequest, context: Context) -> pb.GetStatusResponse:
         """The whole view."""
-        reign, view = self._view()
+        reign, view = await self._view()
         return wire_operator.status(view, self._info(reign, view))
 
     async def ListNodes(self, request: pb.ListNodesRequest, context: Context) -> pb.ListNodesResponse:
         """Every known node."""
-        reign, view = self._view()
+        reign, view = await self._view()
         nodes = [wire_operator.node(line, view.at) for line in view.nodes]
         return pb.ListNodesResponse(info=self._info(reign, view), nodes=nodes)
 
     async def ListDevices(self, request: pb.ListDevicesRequest, context: Context) -> pb.ListDevicesResponse:
         """Every device, or those of one node."""
-        reign, view = self._view()
+        reign, view = await self._view()
         lines = view.devices
         if request.HasField("node_id"):
             names = [node.node_id for node in view.nodes]
@@ -81,7 +84,7 @@ class OperatorServicer(operator_pb2_grpc.OperatorServiceServicer):
         self, request: pb.ListReplicasRequest, context: Context
     ) -> pb.ListReplicasResponse:
         """Every replica, or those of one model; also of a model that has just left the catalog."""
-        reign, view = self._view()
+        reign, view = await self._view()
         lines = view.replicas
         if request.HasField("model"):
             model = reign.ledger.catalog.resolve(request.model)
@@ -94,13 +97,13 @@ class OperatorServicer(operator_pb2_grpc.OperatorServiceServicer):
 
     async def ListModels(self, request: pb.ListModelsRequest, context: Context) -> pb.ListModelsResponse:
         """The catalog with what runs of it."""
-        reign, view = self._view()
+        reign, view = await self._view()
         models = [wire_operator.model(line) for line in view.models]
         return pb.ListModelsResponse(info=self._info(reign, view), models=models)
 
     async def ListEvents(self, request: pb.ListEventsRequest, context: Context) -> pb.ListEventsResponse:
         """The log, newest first."""
-        reign, view = self._view()
+        reign, view = await self._view()
         rows = await reign.world.store.events(
             since=request.since_unix_s if request.HasField("since_unix_s") else None,
             subject=request.subject if request.HasField("subject") else None,
@@ -111,7 +114,7 @@ class OperatorServicer(operator_pb2_grpc.OperatorServiceServicer):
 
     async def Why(self, request: pb.WhyRequest, context: Context) -> pb.WhyResponse:
         """From the planner's own search."""
-        reign, view = self._view()
+        reign, view = await self._view()
         model = self._model(reign, request.model)
         snapshot = reign.snapshot(reign.ledger.stored)
         found = why(snapshot, verdicts(snapshot, view.at), model, view.at)
@@ -150,10 +153,9 @@ class OperatorServicer(operator_pb2_grpc.OperatorServiceServicer):
                     log.warning("model %s is activated: %s", model.name, MEMORY_WARNING)
                 return pb.ActivateModelResponse(outcome="starting", eta_s=eta_s)
 
-    def _view(self) -> tuple[Reign, FleetView]:
+    async def _view(self) -> tuple[Reign, FleetView]:
         reign = self._office.require()
-        if not reign.ledger.known:
-            raise Unavailable("the new leader has not read the rows yet", code="learning", retry_after_s=1.0)
+        await reign.ledger.until_known(VIEW_WAIT_S)
         snapshot, now = reign.snapshot(reign.ledger.stored), reign.tenure.now()
         return reign, fleet_view(snapshot, verdicts(snapshot, now), now)
 
