@@ -135,6 +135,7 @@ async def test_nvidia_shows_engines_exactly_their_devices() -> None:
         "CUDA_VISIBLE_DEVICES": "GPU-b,GPU-a",
         "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
     }
+    assert provider.visible([])["CUDA_VISIBLE_DEVICES"] == "", "none is none, not all"
 
 
 @pytest.mark.parametrize(

@@ -84,7 +84,7 @@ class ScriptedController(agent_pb2_grpc.AgentServiceServicer):
     address: str = ""
     calls: int = 0
 
-    async def Connect(self, requests: AsyncIterator[pb.ConnectRequest], context: Any) -> AsyncIterator[Any]:  # type: ignore[override]
+    async def Connect(self, requests: AsyncIterator[pb.ConnectRequest], context: Any) -> AsyncIterator[Any]:
         """One stream."""
         from llmgw_kit.errors import NotLeader
 
@@ -147,7 +147,7 @@ class ScriptedController(agent_pb2_grpc.AgentServiceServicer):
         self.inventory = inventory
         self.devices = {one.device_id: one for one in inventory.devices}
 
-    def want(self, *shards: tuple[pb.ShardSpec, int]) -> None:
+    def want(self, *shards: tuple[pb.ShardSpec, Any]) -> None:
         """Say the complete list to everybody connected, and to whoever connects later."""
         self.version += 1
         self.desired = [pb.WantedShard(spec=spec, wish=wish) for spec, wish in shards]
@@ -170,11 +170,12 @@ class ScriptedController(agent_pb2_grpc.AgentServiceServicer):
             return one if one is not None and check(one) else None
 
         try:
-            return await eventually(seen, what)
+            found: pb.ObservedShard = await eventually(seen, what)
         except AssertionError as e:
             raise AssertionError(f"{e}; last report: {self.shards.get(shard_id)}") from None
+        return found
 
-    async def in_state(self, shard_id: str, state: int) -> pb.ObservedShard:
+    async def in_state(self, shard_id: str, state: Any) -> pb.ObservedShard:
         """Wait until the shard was reported in this state."""
         return await self.shard(shard_id, lambda one: one.state == state, pb.ShardState.Name(state))
 

@@ -47,6 +47,8 @@ log = logging.getLogger(__name__)
 
 #: How often the engines' logs are looked at.
 LOG_CHECK_S = 30.0
+#: Logs of engines that are forgotten, kept for people.
+MOST_OLD_LOGS = 100
 
 
 async def serve(settings: AgentSettings) -> int:
@@ -90,7 +92,7 @@ async def _run(
     tasks = [
         asyncio.create_task(connection.run(), name="connection"),
         asyncio.create_task(view.keep_fresh(settings.refresh_interval_s), name="view"),
-        asyncio.create_task(_keep_logs_short(folder.logs, settings.engine_log_max, clock), name="logs"),
+        asyncio.create_task(_keep_logs_short(view, folder.logs, settings.engine_log_max, clock), name="logs"),
         asyncio.create_task(_raise_bug(agent.node), name="shards"),
     ]
     log.info("agent of node %s: admin on http://%s, data in %s", settings.node_id, admin, settings.data_dir)
@@ -205,11 +207,13 @@ async def _raise_bug(node: Node) -> None:
     await node.bug
 
 
-async def _keep_logs_short(folder: Path, most_bytes: int, clock: Clock) -> None:
+async def _keep_logs_short(view: View, folder: Path, most_bytes: int, clock: Clock) -> None:
     while True:
         await clock.sleep(LOG_CHECK_S)
+        held = {Path(shard.log_path).stem for shard in view.shards().values() if shard.log_path}
         for path in sorted(folder.glob("*.log")):
             await asyncio.to_thread(processes.rotate, path, most_bytes=most_bytes)
+        await asyncio.to_thread(processes.prune, folder, keep=held, most=MOST_OLD_LOGS)
 
 
 def _tell_supervisor(data_dir: Path) -> None:

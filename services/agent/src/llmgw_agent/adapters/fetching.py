@@ -3,6 +3,7 @@
 import asyncio
 import errno
 import logging
+import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -82,7 +83,11 @@ class Weights:
             done += count
             loop.call_soon_threadsafe(progress, done / total_bytes if total_bytes else None)
 
-        return await asyncio.to_thread(self.store.verify, key, on_bytes)
+        stop = threading.Event()
+        try:
+            return await asyncio.to_thread(self.store.verify, key, on_bytes, stop)
+        finally:
+            stop.set()  # a cancelled caller must not leave a thread reading
 
     async def fetch(self, key: WeightsKey, mirrors: Sequence[str], progress: Progress) -> Listing:
         """Make sure the version is published here. Asks no mirror when it is.
@@ -213,7 +218,11 @@ class _Fetch:
 
         async def one(file: WeightsFile) -> None:
             async with room:
-                into = await asyncio.to_thread(PartialFile, folder / file.path, file)
+                stop = threading.Event()
+                try:
+                    into = await asyncio.to_thread(PartialFile, folder / file.path, file, stop)
+                finally:
+                    stop.set()
                 try:
                     await self._client.download(mirror, self._key, file, into, on_bytes)
                     wrong = await asyncio.to_thread(into.finish)

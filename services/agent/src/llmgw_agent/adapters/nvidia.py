@@ -169,8 +169,7 @@ class NvidiaDevices:
         for one in device_ids:
             if one not in known:
                 raise NotFound(f"this node has no device {one!r} now")
-        if not device_ids:
-            return {}
+        # Empty hides them all: an engine that was given none must not find one by itself.
         return {"CUDA_VISIBLE_DEVICES": ",".join(device_ids), "CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
 
     def close(self) -> None:

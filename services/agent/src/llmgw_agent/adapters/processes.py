@@ -217,3 +217,11 @@ def rotate(path: Path, *, most_bytes: int) -> None:
         os.truncate(path, 0)
     except FileNotFoundError:
         return
+
+
+def prune(folder: Path, *, keep: Set[str], most: int) -> None:
+    """Delete the oldest logs beyond `most`, never those of `keep` (names without ending)."""
+    old = [path for path in folder.glob("*.log*") if path.name.partition(".log")[0] not in keep]
+    old.sort(key=lambda path: path.stat().st_mtime)
+    for path in old[: max(0, len(old) - most)]:
+        path.unlink(missing_ok=True)

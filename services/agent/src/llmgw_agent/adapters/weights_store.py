@@ -11,6 +11,7 @@ import itertools
 import logging
 import os
 import shutil
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,7 @@ from typing import Any
 from llmgw_agent.adapters.files import read_json, sync_folder, write_json
 from llmgw_agent.core.paths import file_path, folder_name
 from llmgw_agent.core.weights import Held, Listing, WeightsFile, WeightsKey, parse_listing
-from llmgw_kit.errors import InvalidRequest, NotFound
+from llmgw_kit.errors import InvalidRequest, NotFound, Unavailable
 
 log = logging.getLogger(__name__)
 
@@ -96,11 +97,12 @@ class WeightsStore:
             {"model": listing.key.model, "version": listing.key.version, "files": files},
         )
 
-    def verify(self, key: WeightsKey, on_bytes: Callable[[int], None]) -> str | None:
+    def verify(self, key: WeightsKey, on_bytes: Callable[[int], None], stop: threading.Event) -> str | None:
         """None when every file is what the manifest says, else what is wrong.
 
         A file whose size and times are those seen when its checksum matched is not read again; any
-        other is hashed in full. Calls `on_bytes` with the size of what was checked."""
+        other is hashed in full. Calls `on_bytes` with the size of what was checked. Raises Unavailable
+        soon after `stop` was set."""
         manifest = self._manifest(key)
         if manifest is None:
             return f"{key} is not here"
@@ -118,7 +120,7 @@ class WeightsStore:
             if look[0] != one.size:
                 return f"{one.path} of {key} has {look[0]} bytes, expected {one.size}"
             if look != seen.get(one.path):
-                if (found := hash_file(path)) != one.sha256:
+                if (found := hash_file(path, stop)) != one.sha256:
                     return f"{one.path} of {key} has sha256 {found}, expected {one.sha256}"
                 renew = True
             on_bytes(one.size)
@@ -196,7 +198,8 @@ class WeightsStore:
 class PartialFile:
     """One file being written, hashed as it grows. Blocking."""
 
-    def __init__(self, path: Path, wanted: WeightsFile) -> None:
+    def __init__(self, path: Path, wanted: WeightsFile, stop: threading.Event) -> None:
+        """Reads what is there already. Raises Unavailable soon after `stop` was set."""
         self._path = path
         self._wanted = wanted
         self._hash = hashlib.sha256()
@@ -205,13 +208,11 @@ class PartialFile:
         if _size(path) > wanted.size:
             self.restart()
         else:
-            self._hash_what_is_there()
-
-    def _hash_what_is_there(self) -> None:
-        with self._path.open("rb") as file:
-            while chunk := file.read(CHUNK_BYTES):
-                self._hash.update(chunk)
-                self.size += len(chunk)
+            try:
+                self.size = _hash_into(self._hash, path, stop)
+            except BaseException:
+                self._file.close()
+                raise
 
     def restart(self) -> None:
         """Throw away what is there."""
@@ -241,10 +242,23 @@ class PartialFile:
         self._file.close()
 
 
-def hash_file(path: Path) -> str:
-    """sha256 in hex."""
+def hash_file(path: Path, stop: threading.Event) -> str:
+    """sha256 in hex. Raises Unavailable soon after `stop` was set."""
+    digest = hashlib.sha256()
+    _hash_into(digest, path, stop)
+    return digest.hexdigest()
+
+
+def _hash_into(digest: "hashlib._Hash", path: Path, stop: threading.Event) -> int:
+    """Bytes read. In pieces: a thread that hashes half a terabyte must end when its agent does."""
+    size = 0
     with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+        while chunk := file.read(CHUNK_BYTES):
+            if stop.is_set():
+                raise Unavailable(f"reading {path.name} was given up")
+            digest.update(chunk)
+            size += len(chunk)
+    return size
 
 
 def _look(path: Path) -> list[int] | None:

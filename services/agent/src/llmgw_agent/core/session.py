@@ -81,8 +81,9 @@ class Rotation:
         return address
 
 
-def backoff_s(failures: int, chance: float, *, base_s: float = 0.2, most_s: float = 5.0) -> float:
+def backoff_s(failures: int, chance: float, *, base_s: float = 0.2, most_s: float = 2.0) -> float:
     """Seconds to wait after `failures` ≥ 1 in a row. `chance` in 0..1 spreads a fleet that lost its
-    controller at one moment: half of the wait is fixed, half is drawn."""
+    controller at one moment: half of the wait is fixed, half is drawn. The limit is what a fail-over
+    may take longer for us than for the controllers; a refused call costs them next to nothing."""
     full = min(most_s, base_s * 2.0 ** min(failures - 1, 16))
     return full / 2 + full / 2 * chance

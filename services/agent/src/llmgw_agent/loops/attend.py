@@ -55,9 +55,10 @@ class Attendant:
         engine = engine_named(spec.engine)
         path = engine.ready_path(spec)
         if path is None or spec.http_port is None:
-            # A member without a server: its group's head answers for all.
+            # A member without a server: its group's head answers for all, and its probe is theirs.
             if owner.shard.state is ShardState.LOADING:
                 owner.mark_ready("runs, and has no server of its own")
+            owner.mark_probed()
             await asyncio.Event().wait()
             raise AssertionError("an event nobody sets was set")
         at = HostPort(world.connect_host, spec.http_port)

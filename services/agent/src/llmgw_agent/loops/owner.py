@@ -42,6 +42,8 @@ class ShardOwner:
         self._world = world
         self._changed = changed
         self._running = running
+        #: Monotonic; None for an engine that an earlier agent launched.
+        self._launched_s: float | None = None
         self._stop = asyncio.Event()
         self._confirmed = asyncio.Event()
         if confirmed:
@@ -172,6 +174,7 @@ class ShardOwner:
             raise ShardFailed("launch_failed", f"the journal cannot be written: {e}") from None
         except LlmgwError as e:
             raise ShardFailed("launch_failed", _told(e)) from None
+        self._launched_s = world.clock.monotonic_s()
         self.shard = replace(self.shard, process=running.identity)
         self._step(Event.LAUNCHED, f"pid {running.identity.pid}")
         log.info("shard %s: launched pid %d: %s", spec.shard_id, running.identity.pid, " ".join(argv))
@@ -255,9 +258,8 @@ class ShardOwner:
 
     def mark_ready(self, because: str) -> None:
         """LOADING -> SERVING, and how long it took."""
-        launched = self.shard.launched_unix_s
-        if launched is not None and not self.shard.adopted:
-            self.shard = replace(self.shard, load_s=max(0.0, self._world.clock.unix_s() - launched))
+        if self._launched_s is not None:
+            self.shard = replace(self.shard, load_s=self._world.clock.monotonic_s() - self._launched_s)
         self._step(Event.READY, because)
 
     def mark_probed(self) -> None:

@@ -1,0 +1,141 @@
+"""What the agent keeps on disk: journal entries, logs of engines, and that a failed write is told."""
+
+import os
+import threading
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from llmgw_agent.adapters.files import write_json
+from llmgw_agent.adapters.journal import Journal
+from llmgw_agent.adapters.processes import last_lines, prune, rotate
+from llmgw_agent.adapters.weights_store import PartialFile, WeightsStore, hash_file
+from llmgw_agent.core.shard import Exit, ProcessIdentity, Shard, ShardState
+from llmgw_agent.core.spec import ShardSpec, WeightsRef
+from llmgw_agent.core.weights import WeightsFile, WeightsKey
+from llmgw_kit.errors import Unavailable
+from llmgw_kit.ids import ReplicaId, ShardId
+from tests.integration.agent.agent_bench import read_json
+
+SPEC = ShardSpec(
+    ShardId("org/m.1-0"),
+    ReplicaId("org/m/1"),
+    3,
+    "h",
+    "m",
+    "command",
+    credential="sekret",
+    ports={"http": 20001},
+)
+SHARD = Shard(
+    SPEC, state=ShardState.SERVING, token="t", process=ProcessIdentity(7, 99, "boot"), probed=True,
+    load_s=1.5,
+    launched_unix_s=5.0, log_path="/x.log", story=("a",),
+)  # fmt: skip
+
+
+def test_the_journal_gives_back_what_it_was_given(tmp_path: Path) -> None:
+    journal = Journal(tmp_path)
+    other = replace(SPEC, shard_id=ShardId("b"), weights=WeightsRef("m", "v"))
+    how = Exit("crashed", "bye", code=3)
+    gone = Shard(other, state=ShardState.EXITED, token="t", exit=how, stop_reason="x")
+    journal.write(SHARD)
+    journal.write(gone)
+    assert journal.read() == {SHARD.spec.shard_id: SHARD, gone.spec.shard_id: gone}
+    journal.forget(SHARD.spec.shard_id)
+    journal.forget(SHARD.spec.shard_id)
+    assert list(journal.read()) == ["b"]
+
+
+def test_a_journal_entry_is_for_the_agents_eyes_only(tmp_path: Path) -> None:
+    Journal(tmp_path).write(SHARD)
+    (path,) = tmp_path.glob("*.json")
+    assert path.stat().st_mode & 0o077 == 0, "a spec holds a credential"
+
+
+@pytest.mark.parametrize("content", ["", "{", "[]", '{"format": 99}', '{"format": 1}', "null"])
+def test_an_entry_that_cannot_be_read_is_set_aside_and_the_others_stand(tmp_path: Path, content: str) -> None:
+    journal = Journal(tmp_path)
+    journal.write(SHARD)
+    (tmp_path / "bad.json").write_text(content)
+    assert list(journal.read()) == [SHARD.spec.shard_id]
+    assert (tmp_path / "bad.unreadable").exists()
+
+
+def test_a_write_that_fails_leaves_the_old_content(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "x.json"
+    write_json(path, {"old": 1})
+
+    def full(descriptor: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(OSError, match="No space left"):
+        write_json(path, {"new": 1})
+    assert read_json(path) == {"old": 1}
+
+
+def test_a_long_log_is_cut_in_place_and_the_writer_goes_on(tmp_path: Path) -> None:
+    log = tmp_path / "s1.log"
+    with log.open("ab", buffering=0) as engine:
+        engine.write(b"old\n" * 1000)
+        rotate(log, most_bytes=1000)
+        assert log.stat().st_size == 0
+        engine.write(b"new\n")
+    assert log.read_bytes() == b"new\n"
+    assert (tmp_path / "s1.log.1").read_bytes() == b"old\n" * 250
+    rotate(log, most_bytes=1000)
+    assert log.read_bytes() == b"new\n"
+    rotate(tmp_path / "none.log", most_bytes=1)
+
+
+def test_the_last_lines_are_few_and_readable(tmp_path: Path) -> None:
+    log = tmp_path / "s1.log"
+    log.write_bytes(b"x" * 10_000 + b"\n" + b"".join(b"line %d\n" % i for i in range(50)) + b"\xff end")
+    told = last_lines(log)
+    assert told.splitlines()[-1].endswith(" end")
+    assert len(told.splitlines()) == 20
+    assert last_lines(tmp_path / "none.log") == ""
+
+
+def test_only_logs_of_forgotten_engines_are_deleted_the_oldest_first(tmp_path: Path) -> None:
+    for i in range(6):
+        path = tmp_path / f"s{i}.log"
+        path.write_text("x")
+        os.utime(path, (i, i))
+    (tmp_path / "s0.log.1").write_text("x")
+    prune(tmp_path, keep={"s0"}, most=2)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["s0.log", "s0.log.1", "s4.log", "s5.log"]
+
+
+def test_reading_weights_is_given_up_when_told(tmp_path: Path) -> None:
+    path = tmp_path / "f"
+    path.write_bytes(b"x" * 100)
+    stop = threading.Event()
+    stop.set()
+    with pytest.raises(Unavailable, match="given up"):
+        hash_file(path, stop)
+    with pytest.raises(Unavailable, match="given up"):
+        PartialFile(path, WeightsFile("f", 200, "0" * 64), stop)
+
+
+def test_a_partial_file_longer_than_listed_starts_anew(tmp_path: Path) -> None:
+    path = tmp_path / "f"
+    path.write_bytes(b"x" * 100)
+    into = PartialFile(path, WeightsFile("f", 5, "0" * 64), threading.Event())
+    assert into.size == 0
+    into.append(b"12345")
+    assert "expected 000" in str(into.finish())
+    into.close()
+    assert path.stat().st_size == 0
+
+
+def test_a_removal_that_was_interrupted_is_finished_at_the_next_start(tmp_path: Path) -> None:
+    store = WeightsStore(tmp_path)
+    (tmp_path / ".trash" / "1-0" / "files").mkdir(parents=True)
+    (tmp_path / ".trash" / "1-0" / "files" / "f").write_text("x")
+    store.empty_trash()
+    assert not list((tmp_path / ".trash").iterdir())
+    assert store.held() == ()
+    assert store.verify(WeightsKey("m", "v"), lambda _: None, threading.Event()) == "m@v is not here"
