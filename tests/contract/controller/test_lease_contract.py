@@ -77,3 +77,13 @@ async def test_releasing_an_old_term_takes_nothing_from_the_new_holder(world: "W
     new = await take(world, "b")
     await world.lease.release(old)
     assert await world.other.renew(new) is not None
+
+
+async def test_a_term_can_be_asked_for_above_one_that_was_seen(world: "World") -> None:
+    first = await world.lease.acquire(holder="a", address="a:1", ttl_s=10, above=41)
+    assert first is not None
+    assert first.term == 42
+    await world.lease.release(first)
+    second = await world.lease.acquire(holder="a", address="a:1", ttl_s=10, above=7)
+    assert second is not None
+    assert second.term == 43

@@ -183,6 +183,26 @@ async def test_the_term_clock_is_the_stores_and_never_jumps(scene: Scene) -> Non
     assert tenure.now() == pytest.approx(before + 5)
 
 
+async def test_a_higher_term_that_somebody_saw_is_passed(scene: Scene) -> None:
+    """The store was restored from a backup: agents refuse what it gives out now."""
+    a, _ = scene.start("a")
+    await scene.clock.advance(1)
+    before = a.tenure
+    assert before is not None
+    a.seen(before.term)
+    await scene.clock.advance(5)
+    assert a.tenure is before
+    a.seen(before.term + 700)
+    assert not scene.fence.is_set()
+    await scene.clock.advance(5)
+    after = a.tenure
+    assert after is not None
+    assert after.term == before.term + 701
+    a.seen(2**63)
+    await scene.clock.advance(5)
+    assert a.tenure is after
+
+
 @pytest.mark.parametrize(
     ("timing", "told"),
     [

@@ -6,7 +6,8 @@ from dataclasses import dataclass, replace
 
 from llmgw.v1 import agent_pb2 as pb
 from llmgw_controller import wire_agent
-from llmgw_controller.core.desired import desired_for
+from llmgw_controller.core.catalog import Catalog
+from llmgw_controller.core.desired import DesiredShard, desired_for, shard_wish
 from llmgw_controller.core.plan import Change, PutEvent, PutNode, Severity
 from llmgw_controller.core.state import (
     DeviceReport,
@@ -27,6 +28,14 @@ from llmgw_kit.ids import NodeId, SessionEpoch
 log = logging.getLogger(__name__)
 
 
+@dataclass(frozen=True)
+class _Source:
+    shards: tuple[DesiredShard, ...]
+    catalog: Catalog
+    #: Of the first nodes of groups: a shard is told where its head is.
+    head_addresses: tuple[str, ...]
+
+
 @dataclass(eq=False)
 class Session:
     """One agent's stream. Its epoch names it: what comes under an older one is dropped."""
@@ -37,6 +46,8 @@ class Session:
     outbox: Outbox[pb.ConnectResponse]
     #: Of the Desired last handed over, as bytes, to see whether it changed.
     desired: bytes | None = None
+    #: What it was made from: equal rows need no look at the bytes.
+    source: _Source | None = None
     desired_version: int = 0
 
 
@@ -189,8 +200,9 @@ class Fleet:
 
     def publish(self, stored: Stored) -> None:
         """Hand each connected node its complete Desired if it changed, and forget exits that are settled."""
+        sources = self._sources(stored)
         for session in self._sessions.values():
-            self._publish_to(session, stored)
+            self._publish_to(session, stored, sources.get(session.node_id, ()))
         named = {shard.shard_id for row in stored.replicas.values() for shard in row.shards}
         named.update(stone.shard_id for stone in stored.tombstones)
         for node_id, heard in self._heard.items():
@@ -206,14 +218,33 @@ class Fleet:
         """The Desired that follows Welcome. Before the first reading of a term it comes with the first
         pass."""
         if self._ledger.known:
-            self._publish_to(session, self._ledger.stored)
+            stored = self._ledger.stored
+            self._publish_to(session, stored, desired_for(session.node_id, stored, self._ledger.catalog))
 
-    def _publish_to(self, session: Session, stored: Stored) -> None:
-        catalog = self._ledger.catalog
+    def _sources(self, stored: Stored) -> dict[NodeId, tuple[DesiredShard, ...]]:
+        """`desired_for` each node in one walk over the rows: a fleet has hundreds of nodes."""
+        found: dict[NodeId, list[DesiredShard]] = {}
+        for row in stored.replicas.values():
+            for shard in row.shards:
+                if not shard.released and shard.node_id in self._sessions:
+                    wish = shard_wish(row, self._ledger.catalog)
+                    found.setdefault(shard.node_id, []).append((row, shard, wish))
+        return {
+            node_id: tuple(sorted(shards, key=lambda one: one[1].shard_id))
+            for node_id, shards in found.items()
+        }
+
+    def _publish_to(self, session: Session, stored: Stored, shards: tuple[DesiredShard, ...]) -> None:
+        heads = (stored.nodes.get(row.shards[0].node_id) for row, _, _ in shards if len(row.shards) > 1)
+        addresses = tuple(head.address for head in heads if head is not None)
+        source = _Source(shards, self._ledger.catalog, addresses)
+        if source == session.source:
+            return
+        session.source = source
         desired = pb.Desired(
             shards=[
                 pb.WantedShard(spec=self.spec(row, shard, stored), wish=wire_agent.WISH_TO_WIRE[wish])
-                for row, shard, wish in desired_for(session.node_id, stored, catalog)
+                for row, shard, wish in shards
             ]
         )
         text = desired.SerializeToString(deterministic=True)

@@ -20,6 +20,10 @@ from llmgw_kit.lifecycle import cancel_all
 log = logging.getLogger(__name__)
 
 
+#: Far above what a term grows to by itself, and below what a bigint holds.
+TERM_MAX = 2**62
+
+
 class Tenure:
     """One term of leading: whether it still holds, and the clock that its rows and decisions use."""
 
@@ -95,6 +99,9 @@ class Leadership:
         self._reign = reign
         self._tenure: Tenure | None = None
         self._view: LeaseView | None = None
+        #: Terms must pass this one: somebody has seen it.
+        self._above = 0
+        self._overtaken = asyncio.Event()
         self._answered_at: float | None = None
 
     @property
@@ -126,6 +133,21 @@ class Leadership:
             next_steps=[f"ask {view.address}"],
         )
 
+    def seen(self, term: int) -> None:
+        """An agent or a router has seen this term, and refuses lower ones.
+
+        Higher than ours: either another leads and our lease is over, or the store has forgotten terms (it was
+        restored from a backup, or begun anew). Both are settled by competing again, for a term above."""
+        tenure = self._tenure
+        if tenure is None or term <= tenure.term:
+            return
+        if term > TERM_MAX:
+            log.error("somebody claims to have seen term %d; not followed", term)
+            return
+        log.warning("term %d was seen, ours is %d: competing again for a higher one", term, tenure.term)
+        self._above = max(self._above, term)
+        self._overtaken.set()
+
     async def run(self) -> None:
         """Until cancelled; then the lease is given up at once."""
         while True:
@@ -141,7 +163,10 @@ class Leadership:
                 if view is None or view.expires_in_s <= 0:
                     asked_at = self._clock.monotonic_s()
                     lease = await self._leases.acquire(
-                        holder=self.name, address=self.address, ttl_s=self._timing.ttl_s
+                        holder=self.name,
+                        address=self.address,
+                        ttl_s=self._timing.ttl_s,
+                        above=self._above,
                     )
                     if lease is not None:
                         self._heard(LeaseView(self.name, self.address, lease.term, lease.ttl_s))
@@ -164,17 +189,19 @@ class Leadership:
         self._tenure = tenure
         reigning = asyncio.create_task(self._reign_until_fenced(tenure), name=f"reign of term {tenure.term}")
         renewing = asyncio.create_task(self._renew(tenure), name=f"lease of term {tenure.term}")
+        self._overtaken.clear()
+        overtaken = asyncio.create_task(self._overtaken.wait(), name="a higher term")
         lost = False
         try:
-            done, _ = await asyncio.wait({reigning, renewing}, return_when=asyncio.FIRST_COMPLETED)
-            for task in done:
+            done, _ = await asyncio.wait({reigning, renewing, overtaken}, return_when=asyncio.FIRST_COMPLETED)
+            for task in done - {overtaken}:
                 log.warning("term %d is over: %s", tenure.term, task.result())
-            lost = True
+                lost = True
         finally:
             tenure.end()
             self._tenure = None
             self._view = None
-            await cancel_all(reigning, renewing)
+            await cancel_all(reigning, renewing, overtaken)
             if not lost:
                 await self._give_up(tenure)
 

@@ -226,10 +226,12 @@ class Fetches:
 
 
 class ActivityLoop:
-    """Keeps the newest reading of the routers' map."""
+    """Keeps the newest reading of the routers' map, and removes what no replica is left for."""
 
-    def __init__(self, reader: ActivityReader, clock: Clock, tick_s: float) -> None:
+    def __init__(self, reader: ActivityReader, ledger: Ledger, clock: Clock, tick_s: float) -> None:
         self._reader = reader
+        self._ledger = ledger
+        self._strangers: frozenset[ReplicaId] = frozenset()
         self._clock = clock
         self._tick_s = tick_s
         self._newest = Activity(missing_reason="not_read_yet")
@@ -249,7 +251,17 @@ class ActivityLoop:
         while True:
             self._newest = await self._reader.read()
             self._read_at = self._clock.monotonic_s()
+            await self._forget_strangers()
             await self._clock.sleep(self._tick_s)
+
+    async def _forget_strangers(self) -> None:
+        """A time whose replica had no row at two readings is removed: a later replica may bear its name."""
+        if self._newest.map is None or not self._ledger.known:
+            return
+        strangers = frozenset(self._newest.map.touched.keys() - self._ledger.stored.replicas.keys())
+        if gone := strangers & self._strangers:
+            await self._reader.forget(gone)
+        self._strangers = strangers - gone
 
 
 async def keep_asking(activations: Activations, clock: Clock, hints: Hints) -> None:

@@ -1,7 +1,7 @@
 """What the controller needs from outside. Each port has a real adapter and an in-memory one, and one
 contract suite that both pass."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
@@ -10,7 +10,7 @@ from llmgw_controller.core.catalog import Model
 from llmgw_controller.core.plan import Change, Severity
 from llmgw_controller.core.state import Stored
 from llmgw_kit.errors import Conflict
-from llmgw_kit.ids import LeaseTerm
+from llmgw_kit.ids import LeaseTerm, ReplicaId
 
 
 class Fenced(Conflict):
@@ -48,9 +48,10 @@ class LeaseView:
 class LeaseStore(Protocol):
     """One row; the store's clock decides expiry. Uses a connection of its own."""
 
-    async def acquire(self, *, holder: str, address: str, ttl_s: float) -> Lease | None:
-        """Take a lease that is free or expired, under a higher term. None: somebody holds it; also when
-        that is an earlier life of the same holder, whose last write may still be under way."""
+    async def acquire(self, *, holder: str, address: str, ttl_s: float, above: int = 0) -> Lease | None:
+        """Take a lease that is free or expired, under a term higher than the last and than `above`. None:
+        somebody holds it; also when that is an earlier life of the same holder, whose last write may still
+        be under way."""
         ...
 
     async def renew(self, lease: Lease) -> Lease | None:
@@ -99,6 +100,10 @@ class ActivityReader(Protocol):
     """Redis. Never raises: what cannot be read is told inside."""
 
     async def read(self) -> Activity: ...
+
+    async def forget(self, replica_ids: Collection[ReplicaId]) -> None:
+        """Remove the times of replicas that are gone; tried again after the next reading if it fails."""
+        ...
 
 
 class MirrorClient(Protocol):

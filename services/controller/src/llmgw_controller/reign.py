@@ -63,7 +63,7 @@ class Reign:
         self.fleet = Fleet(tenure, self.ledger, self.hints, rules.mirror_urls)
         self.board = RoutesBoard(tenure.term)
         self.activations = Activations(tenure, self.ledger)
-        self._activity = ActivityLoop(world.activity, world.clock, rules.activity_tick_s)
+        self._activity = ActivityLoop(world.activity, self.ledger, world.clock, rules.activity_tick_s)
         self._fetches = Fetches(world.mirror, self.ledger, world.clock)
         self._passes = Passes(
             tenure=tenure,

@@ -37,6 +37,7 @@ class AgentServicer(agent_pb2_grpc.AgentServiceServicer):
         hello = wire_agent.hello(await self._first(request_iterator))
         term = reign.tenure.term
         if hello.highest_term_seen is not None and hello.highest_term_seen > term:
+            self._office.leadership.seen(hello.highest_term_seen)
             yield _reject(term, "stale_term", f"term {hello.highest_term_seen} was seen, this is term {term}")
             return
         try:

@@ -36,6 +36,7 @@ class RoutingServicer(routing_pb2_grpc.RoutingServiceServicer):
         router_id = _named(request.router_id, request.incarnation)
         term = reign.tenure.term
         if request.HasField("highest_term_seen") and request.highest_term_seen > term:
+            self._office.leadership.seen(request.highest_term_seen)
             raise self._refused(LlmgwError(f"term {request.highest_term_seen} was seen, this is term {term}"))
         try:
             await self._join(reign, router_id, request.incarnation)

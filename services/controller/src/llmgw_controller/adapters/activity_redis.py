@@ -3,6 +3,7 @@
 import json
 import logging
 import re
+from collections.abc import Collection
 from typing import Any
 
 import redis.exceptions
@@ -56,6 +57,13 @@ class RedisActivity:
             fields=marks,
             routers=dict(zip(sorted(keys), reports, strict=True)),
         )
+
+    async def forget(self, replica_ids: Collection[ReplicaId]) -> None:
+        """As in the port."""
+        try:
+            await self._redis.hdel(ACTIVITY_KEY, *sorted(replica_ids))
+        except (redis.exceptions.RedisError, OSError) as e:
+            log.info("times of replicas that are gone stay in Redis for now: %s", e)
 
     async def close(self) -> None:
         """Close the connections."""
@@ -125,6 +133,9 @@ class NoActivity:
     async def read(self) -> Activity:
         """As in the port."""
         return Activity()
+
+    async def forget(self, replica_ids: Collection[ReplicaId]) -> None:
+        """Nothing to forget."""
 
     async def close(self) -> None:
         """Nothing to close."""

@@ -6,22 +6,19 @@ from llmgw_kit.ids import LeaseTerm
 
 
 class MemoryLease:
-    """LeaseStore in this process; `clock`'s monotonic time decides expiry.
-
-    Terms start at the unix time of the start: agents and routers refuse a lower term than the highest they
-    have seen, and a restarted controller without a store knows no earlier one."""
+    """LeaseStore in this process; `clock`'s monotonic time decides expiry."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
-        self._term = int(clock.unix_s())
+        self._term = 0
         self._holder: tuple[str, str] | None = None
         self._expires_at = 0.0
 
-    async def acquire(self, *, holder: str, address: str, ttl_s: float) -> Lease | None:
+    async def acquire(self, *, holder: str, address: str, ttl_s: float, above: int = 0) -> Lease | None:
         """As in the port."""
         if self._holder is not None and self._expires_at > self._clock.monotonic_s():
             return None
-        self._term += 1
+        self._term = max(self._term, above) + 1
         self._holder = (holder, address)
         self._expires_at = self._clock.monotonic_s() + ttl_s
         return Lease(holder, LeaseTerm(self._term), ttl_s, self._clock.unix_s())

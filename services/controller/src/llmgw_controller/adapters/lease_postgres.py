@@ -26,9 +26,9 @@ SELECT holder, address, term, extract(epoch FROM expires_at - clock_timestamp())
 # that wait.
 _ACQUIRE = """
 INSERT INTO controller_lease AS held (name, holder, address, term, expires_at)
-VALUES ($1, $2, $3, 1, clock_timestamp() + $4 * interval '1 second')
+VALUES ($1, $2, $3, $5::bigint + 1, clock_timestamp() + $4 * interval '1 second')
 ON CONFLICT (name) DO UPDATE
-   SET holder = excluded.holder, address = excluded.address, term = held.term + 1,
+   SET holder = excluded.holder, address = excluded.address, term = greatest(held.term, $5) + 1,
        expires_at = clock_timestamp() + $4 * interval '1 second'
  WHERE held.expires_at <= clock_timestamp()
 RETURNING term, extract(epoch FROM clock_timestamp())::float8 AS now
@@ -55,7 +55,7 @@ class PostgresLease:
         self._connection: asyncpg.Connection[asyncpg.Record] | None = None
         self._one_at_a_time = asyncio.Lock()
 
-    async def acquire(self, *, holder: str, address: str, ttl_s: float) -> Lease | None:
+    async def acquire(self, *, holder: str, address: str, ttl_s: float, above: int = 0) -> Lease | None:
         """As in the port. Looks before it tries, so that a standby does not lock the leader's row."""
         view = await self.read()
         if view is not None and view.expires_in_s > 0:
@@ -63,7 +63,7 @@ class PostgresLease:
         with told("answer for the lease"):
             try:
                 row = await self._row(
-                    _ACQUIRE, self._name, holder, address, ttl_s, timeout_s=ACQUIRE_TIMEOUT_S
+                    _ACQUIRE, self._name, holder, address, ttl_s, above, timeout_s=ACQUIRE_TIMEOUT_S
                 )
             except asyncpg.LockNotAvailableError:
                 return None  # the old leader's last write is still under way
