@@ -47,6 +47,10 @@ CASES = {
         judged(activity(router("r1"), router("r2"))),
         Idle(5000.0, never_asked=True),
     ),
+    "asked before the watch began: idle no longer than it was watched": (
+        judged(activity(router("r1"), router("r2"), watching_since=500_000.0 - 90, touched={"m/1": 700})),
+        Idle(90.0, never_asked=False),
+    ),
     "never asked, watched for less than it is ready": (
         judged(activity(router("r1"), router("r2"), watching_since=500_000.0 - 90)),
         Idle(90.0, never_asked=True),

@@ -132,7 +132,9 @@ def _idle(snapshot: Snapshot, row: ReplicaRow, activity: ActivityMap, now: float
     # Redis's clock and the term clock are two: only ages cross from one to the other.
     ages = [now - row.ready_since if row.ready_since is not None else 0.0]
     ages += [now - one.crashed_at for one in snapshot.stored.routers.values() if one.crashed_at is not None]
-    ages.append(activity.now - (touched if touched is not None else activity.watching_since))
+    # A time from before the watch began may be too old: a router that said goodbye before a flush cannot
+    # resend its own, newer one. So nothing is idle for longer than it was watched.
+    ages.append(activity.now - max(touched or 0.0, activity.watching_since))
     return Idle(max(0.0, min(ages)), never_asked=touched is None)
 
 
