@@ -133,10 +133,18 @@ class ClientConnection(asyncio.Protocol):
             field = _FIELDS.kind(name)
         if field == PLAIN:
             lines.append(b"%b: %b" % (name, value))
-        else:
-            self._special(field, name, value)
+        elif field == REQ_PRIVATE:
+            exchange = self.parsing
+            assert exchange is not None
+            line = b"%b: %b" % (name, value)
+            if exchange.private is None:
+                exchange.private = [line]
+            else:
+                exchange.private.append(line)
+        elif field != REQ_DROP:
+            self._special(field, value)
 
-    def _special(self, field: int, name: bytes, value: bytes) -> None:
+    def _special(self, field: int, value: bytes) -> None:
         exchange = self.parsing
         assert exchange is not None
         if field == REQ_LENGTH:
@@ -146,10 +154,6 @@ class ClientConnection(asyncio.Protocol):
             if exchange.host is not None:
                 exchange.refusal = (errors.BAD_REQUEST, "The Host header is given more than once.")
             exchange.host = value
-        elif field == REQ_PRIVATE:
-            if exchange.private is None:
-                exchange.private = []
-            exchange.private.append(b"%b: %b" % (name, value))
         elif field == REQ_CONNECTION:
             if exchange.connection_values is None:
                 exchange.connection_values = []

@@ -6,7 +6,6 @@ place where a request is noted.
 """
 
 import asyncio
-from time import monotonic_ns
 from typing import TYPE_CHECKING
 
 from llmgw_router.core.policy import cool_down_s
@@ -91,20 +90,20 @@ class EngineEndpoint:
             running += cells[self.slot]
         return running
 
-    def take(self) -> None:
-        """A request is on its way there."""
+    def take(self, now_ns: int) -> None:
+        """A request is on its way there. `now_ns` is CLOCK_MONOTONIC, read for this pick."""
         self.in_flight += 1
         slot = self.slot
         self._in_flight_cells[slot] = self.in_flight
         self._picks[slot] += 1
-        self._touched[slot] = monotonic_ns()
+        self._touched[slot] = now_ns
 
-    def release(self) -> None:
+    def release(self, now_ns: int) -> None:
         """It is over, in whatever way."""
         self.in_flight -= 1
         slot = self.slot
         self._in_flight_cells[slot] = self.in_flight
-        self._touched[slot] = monotonic_ns()
+        self._touched[slot] = now_ns
         if self.leaving and not self.in_flight:
             self.on_drained(self)
 
@@ -163,10 +162,10 @@ class ColdEndpoint:
         self.idle: list[UpstreamConnection] = []
         self.leaving = False
 
-    def take(self) -> None:
+    def take(self, now_ns: int) -> None:
         """Nothing is noted: asking for a page wakes no replica."""
 
-    def release(self) -> None:
+    def release(self, now_ns: int) -> None:
         """See take."""
 
     def succeeded(self) -> None:

@@ -164,7 +164,7 @@ class Hub:
         else:
             exchange.client.transport.abort()
 
-    def account(self, exchange: "Exchange", endpoint: "Endpoint | None") -> None:
+    def account(self, exchange: "Exchange", endpoint: "Endpoint | None", now_ns: int) -> None:
         """Count a finished exchange; a handful of integers."""
         counters = self.counters
         counters[_RUNNING] -= 1
@@ -176,7 +176,7 @@ class Hub:
         counters[_BYTES_IN] += len(exchange.body)
         counters[_BYTES_OUT] += exchange.bytes_out
         began = exchange.started_ns
-        duration_us = (time.monotonic_ns() - began) // 1000
+        duration_us = (now_ns - began) // 1000
         first_ns = exchange.first_ns
         if exchange.dialect is not None:
             counters[_DURATION_SUM] += duration_us

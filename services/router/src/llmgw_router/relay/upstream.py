@@ -38,6 +38,10 @@ _known = _FIELDS.known.get
 _PLAIN_CONNECTION = (b"keep-alive", b"close")
 
 
+#: Statuses by which an engine refuses us, not the caller.
+DENIALS = (401, 403)
+
+
 class UpstreamConnection(asyncio.Protocol):
     """Parses responses; tells its exchange of each read, of the end, and of a loss."""
 
@@ -217,7 +221,7 @@ class UpstreamConnection(asyncio.Protocol):
                 exchange.answer_invalid(self, broken)
 
     def _finish(self, exchange: "Exchange", payload: bytes, *, keep: bool) -> None:
-        if not exchange.answer_wanted(self):
+        if self.status in DENIALS and not exchange.answer_wanted(self):
             return
         self.exchange = None
         if keep and not self.transport.is_closing():

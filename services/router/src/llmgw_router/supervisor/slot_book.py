@@ -2,6 +2,8 @@
 
 from collections.abc import Iterable
 
+import msgspec
+
 from llmgw_router.relay.ipc import EndpointRow
 from llmgw_router.relay.slots import EndpointActivity, Slots
 
@@ -35,7 +37,7 @@ class SlotBook:
                 slot = self._slot_of[row.endpoint_id] = self._free.pop()
             present.add(row.endpoint_id)
             self._retired.pop(row.endpoint_id, None)
-            with_slot = _with_slot(row, slot)
+            with_slot = msgspec.structs.replace(row, slot=slot)
             self._row_of[row.endpoint_id] = with_slot
             placed.append(with_slot)
         for endpoint_id in self._slot_of.keys() - present:
@@ -61,8 +63,3 @@ class SlotBook:
         return [
             (self._row_of[key], self._slots.activity(slot)) for key, slot in sorted(self._slot_of.items())
         ]
-
-
-def _with_slot(row: EndpointRow, slot: int) -> EndpointRow:
-    fields = {name: getattr(row, name) for name in row.__struct_fields__}
-    return EndpointRow(**{**fields, "slot": slot})
