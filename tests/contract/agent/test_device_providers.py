@@ -126,6 +126,8 @@ async def test_nvidia_counts_as_foreign_what_is_not_ours_and_never_a_part_of_it(
     assert (await provider.read())[0].foreign_used_bytes is None
     gpu.processes[:] = [(7, None)]
     assert (await provider.read())[0].foreign_used_bytes == 0
+    contained = NvidiaDevices(nvml, ours=lambda _: None)
+    assert (await contained.read())[0].foreign_used_bytes is None
 
 
 async def test_nvidia_shows_engines_exactly_their_devices() -> None:
@@ -195,4 +197,4 @@ def test_pids_of_our_engines_are_known_by_their_session() -> None:
     mine = ours(lambda: [os.getsid(0)])
     assert mine(os.getpid())
     assert not ours(list)(os.getpid())
-    assert not mine(2**22 + 1), "a pid that does not exist"
+    assert mine(2**22 + 1) is None, "a pid that is not to be seen here"

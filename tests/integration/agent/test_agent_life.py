@@ -53,6 +53,7 @@ async def test_run_drain_stop_is_told_step_by_step_and_forgotten_at_the_end(agen
         shard = await leader.shard("s1", lambda s: s.state == SERVING and s.probed, "serving and probed")
         assert leader.history["s1"][-2:] == [pb.SHARD_STATE_LOADING, SERVING]
         assert start_ticks(shard.pid) == shard.pid_start_ticks
+        assert os.getsid(shard.pid) == shard.pid, "a session of its own"
         assert shard.load_s >= 0.3
         assert not shard.adopted
         assert (await ctl(spec))["served"] == 1, "the probe is one real request"

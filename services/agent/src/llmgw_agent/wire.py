@@ -4,7 +4,7 @@ from llmgw.v1 import agent_pb2 as pb
 from llmgw_agent.core.devices import Device, DeviceState, Inventory
 from llmgw_agent.core.plan import Wanted, Wish
 from llmgw_agent.core.shard import Shard, ShardState
-from llmgw_agent.core.spec import ShardSpec, WeightsRef
+from llmgw_agent.core.spec import ShardSpec, WeightsRef, check_spec
 from llmgw_agent.core.weights import Held, WeightsKey
 from llmgw_agent.core.words import (
     Beat,
@@ -51,15 +51,12 @@ READY_TIMEOUT_S, DRAIN_TIMEOUT_S, STOP_GRACE_S = 600.0, 120.0, 20.0
 
 
 def spec_from(m: pb.ShardSpec) -> ShardSpec:
-    """Raises InvalidRequest for a spec that names no shard, engine or hash."""
-    for name in ("shard_id", "engine", "spec_hash"):
-        if not getattr(m, name):
-            raise InvalidRequest(f"a shard spec without {name} (shard {m.shard_id or '?'})")
+    """Raises InvalidRequest for a spec that no shard can be made of."""
     weights = None
     if m.HasField("weights"):
         entry = m.weights.entry_file if m.weights.HasField("entry_file") else None
         weights = WeightsRef(m.weights.model, m.weights.version, entry)
-    return ShardSpec(
+    spec = ShardSpec(
         shard_id=ShardId(m.shard_id), replica_id=ReplicaId(m.replica_id), group_epoch=m.group_epoch,
         spec_hash=m.spec_hash, model=m.model, engine=m.engine, profile=m.profile,
         served_names=tuple(m.served_names), device_ids=tuple(DeviceId(one) for one in m.device_ids),
@@ -75,6 +72,8 @@ def spec_from(m: pb.ShardSpec) -> ShardSpec:
         stop_after_silence_s=m.stop_after_silence_s if m.HasField("stop_after_silence_s") else None,
         credential=m.credential if m.HasField("credential") else None,
     )  # fmt: skip
+    check_spec(spec)
+    return spec
 
 
 def wanted_from(m: pb.Desired) -> tuple[Wanted, ...]:

@@ -33,8 +33,8 @@ def load_nvml() -> Nvml:
 class NvidiaDevices:
     """All GPUs NVML shows, under their UUIDs. One that is gone stays on the list as MISSING."""
 
-    def __init__(self, nvml: Nvml, *, ours: Callable[[int], bool]) -> None:
-        """`ours` tells whether a pid belongs to an engine this agent started.
+    def __init__(self, nvml: Nvml, *, ours: Callable[[int], bool | None]) -> None:
+        """`ours` tells whether a pid belongs to an engine this agent started, None when it cannot tell.
 
         Raises StartupError when NVML cannot be used."""
         self._nvml = nvml
@@ -149,16 +149,17 @@ class NvidiaDevices:
         return "ecc_uncorrectable" if errors else None
 
     def _foreign(self, handle: Any) -> int | None:
-        """Memory of processes that are not ours; None when one of them does not tell (another user's,
-        or another pid namespace): part of a sum is not the sum."""
+        """Memory of processes that are not ours; None when of one of them neither can be told (another
+        user's, or a container that sees other pids than NVML): part of a sum is not the sum."""
         processes = self._ask(self._nvml.nvmlDeviceGetComputeRunningProcesses, handle)
         if processes is None:
             return None
         total = 0
         for one in processes:
-            if self._ours(int(one.pid)):
+            owned = self._ours(int(one.pid))
+            if owned:
                 continue
-            if one.usedGpuMemory is None:
+            if owned is None or one.usedGpuMemory is None:
                 return None
             total += int(one.usedGpuMemory)
         return total
@@ -181,14 +182,14 @@ class NvidiaDevices:
             log.warning("NVML did not shut down: %s", e)
 
 
-def ours(leaders: Callable[[], Sequence[int]]) -> Callable[[int], bool]:
-    """Whether a pid is in a session that one of our engines leads."""
+def ours(leaders: Callable[[], Sequence[int]]) -> Callable[[int], bool | None]:
+    """Whether a pid is in a session that one of our engines leads; None for a pid not to be seen here."""
 
-    def check(pid: int) -> bool:
+    def check(pid: int) -> bool | None:
         try:
             return os.getsid(pid) in leaders()
         except ProcessLookupError:
-            return False
+            return None
 
     return check
 

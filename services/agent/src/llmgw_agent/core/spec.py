@@ -5,6 +5,8 @@ from dataclasses import asdict, dataclass, field, fields
 from types import MappingProxyType
 from typing import Any
 
+from llmgw_agent.core.paths import folder_name
+from llmgw_kit.errors import InvalidRequest
 from llmgw_kit.ids import DeviceId, ReplicaId, ShardId
 
 _EMPTY: Mapping[str, Any] = MappingProxyType({})
@@ -58,9 +60,38 @@ class ShardSpec:
         return self.ports.get("http")
 
     @property
+    def bound_ports(self) -> dict[str, int]:
+        """Ports that this shard itself binds: where the ranks meet is the head's."""
+        return {name: port for name, port in self.ports.items() if self.rank == 0 or name != "rendezvous"}
+
+    @property
     def served_name(self) -> str:
         """The name clients use first."""
         return self.served_names[0] if self.served_names else self.model
+
+
+def check_spec(spec: ShardSpec) -> None:
+    """Refuse what no program could be started with, before anything is begun. Raises InvalidRequest."""
+    for name in ("shard_id", "engine", "spec_hash"):
+        if not getattr(spec, name):
+            raise InvalidRequest(f"a shard spec without {name} (shard {spec.shard_id or '?'})")
+    folder_name(spec.shard_id, what="shard id")
+    texts = [
+        *spec.command,
+        *spec.args,
+        *spec.env,
+        *spec.env.values(),
+        *spec.served_names,
+        spec.credential or "",
+    ]
+    if any("\0" in text for text in texts):
+        raise InvalidRequest(f"shard {spec.shard_id}: a NUL byte in its command, environment or names")
+    if any(not name or "=" in name for name in spec.env):
+        raise InvalidRequest(f"shard {spec.shard_id}: a variable name that is empty or holds '='")
+    if spec.credential is not None and not (spec.credential.isascii() and spec.credential.isprintable()):
+        raise InvalidRequest(f"shard {spec.shard_id}: a credential that cannot stand in a header")
+    if any(not 1 <= port <= 65535 for port in spec.ports.values()):
+        raise InvalidRequest(f"shard {spec.shard_id}: a port outside 1..65535")
 
 
 def spec_to_plain(spec: ShardSpec) -> dict[str, Any]:

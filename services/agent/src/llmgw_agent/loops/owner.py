@@ -21,7 +21,7 @@ from llmgw_agent.loops.attend import Attendant
 from llmgw_agent.loops.waiting import within
 from llmgw_agent.loops.world import ShardFailed, World
 from llmgw_agent.ports import RunningEngine
-from llmgw_kit.errors import LlmgwError
+from llmgw_kit.errors import Conflict, LlmgwError
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -95,7 +95,7 @@ class ShardOwner:
         model_path = await self._weights_here()
         # No await from here to the return: a cancellation in between would lose a running engine.
         try:
-            self._world.launcher.check_free(self._world.surroundings.listen_host, spec.ports)
+            self._world.launcher.check_free(self._world.surroundings.listen_host, spec.bound_ports)
             launch = engine.launch(spec, replace(self._world.surroundings, model_path=model_path))
         except LlmgwError as e:
             raise ShardFailed("port_taken" if e.code == "port_taken" else "refused", _told(e)) from None
@@ -217,8 +217,10 @@ class ShardOwner:
         reason, text = "crashed", self._log_tail()
         if self.shard.state is ShardState.LOADING:
             try:
-                self._world.launcher.check_free(self._world.surroundings.listen_host, self.shard.spec.ports)
-            except LlmgwError as e:
+                self._world.launcher.check_free(
+                    self._world.surroundings.listen_host, self.shard.spec.bound_ports
+                )
+            except Conflict as e:
                 # Taken between our test and the engine's own bind.
                 reason, text = "port_taken", f"{e.text}\n{text}"
         self._exit(Exit(reason, text, how.code, how.signal))
