@@ -155,7 +155,6 @@ async def test_move_on_leads_to_the_successor() -> None:
     first, second = RoutingBench(term=1), RoutingBench(term=2)
     async with benches(first, second), following(first.address) as one:
         await until(lambda: first.followers == 1, "stream")
-        first.leading, first.leader = False, second.address
         move_on = pb.RoutesMoveOn(leader_address=str(second.address))
         first.say(pb.WatchRoutesResponse(term=1, version=1, move_on=move_on))
         await until(lambda: one.follower.leader == second.address, "successor")
