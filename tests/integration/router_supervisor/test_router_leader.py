@@ -229,7 +229,9 @@ async def test_an_activation_is_reissued_to_a_new_leader_while_wanted_and_ends_w
 async def test_a_leader_that_says_it_leads_no_more_is_left_even_if_its_stream_is_open() -> None:
     first, second = RoutingBench(term=1), RoutingBench(term=2)
     async with benches(first, second), following(first.address) as one:
-        await until(lambda: first.followers == 1, "stream")
+        await until(lambda: one.follower.leader == first.address, "stream")
+        one.board.applied()
+        await until(lambda: len(first.acks) == 1, "open acknowledgement call")
         first.leading, first.leader = False, second.address
         activations = Activations(one.follower, one.workers, SystemClock())
         activations.want("m", 1)
