@@ -220,13 +220,16 @@ class Shelf:
             label = replace(
                 old, owner=self._me, released=False, sha256=None, synced_bytes=min(old.synced_bytes, length)
             )
-            if old.released or provably_gone(old.owner):
+            gone = old.released or provably_gone(old.owner)
+            if not gone:
+                label = replace(label, synced_bytes=0)
+            # The label first: a part without one belongs to nobody, and is collected.
+            write_atomically(path.with_suffix(".json"), label.dump())
+            if gone:
                 # Two names for a moment: a crash in between loses neither bytes nor label.
                 os.link(best, path)
             else:
                 _copy(best, path, length)
-                label = replace(label, synced_bytes=0)
-            write_atomically(path.with_suffix(".json"), label.dump())
             os.truncate(path, length)
             for other, _ in found:
                 # Removing is safe even under a writer: it goes on into a file without a name, and its
