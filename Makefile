@@ -42,6 +42,9 @@ test-integration: $(STAMP) ## Only tests/integration: real servers, real process
 sim: $(STAMP) ## Replay one seed of the simulation: make sim SEED=41
 	@LLMGW_SIM_SEED=$(SEED) .venv/bin/pytest tests/simulation -k $(if $(SEED),one_seed,short)
 
+bench: $(STAMP) ## Measure a relay worker beside nginx on this machine; needs nginx and wrk on PATH
+	@.venv/bin/python tests/bench/router_vs_nginx.py && .venv/bin/python tests/bench/streams_vs_nginx.py
+
 fmt: $(STAMP) ## Format Python and proto
 	@.venv/bin/ruff check --quiet --fix-only . && .venv/bin/ruff format --quiet . && .venv/bin/buf format -w proto
 
@@ -57,7 +60,7 @@ type: $(STAMP) ## Check types
 imports: $(STAMP) ## Check that packages import only what they may
 	@.venv/bin/lint-imports
 
-.PHONY: help setup lock proto proto-check fmt lint type imports lab lab-clean test test-integration sim
+.PHONY: help setup lock proto proto-check fmt lint type imports lab lab-clean test test-integration sim bench
 
 COMPOSE := .venv/bin/docker-compose -f deploy/compose.yaml
 

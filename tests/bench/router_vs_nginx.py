@@ -9,27 +9,21 @@ travel, ratios within a round should.
 
 import argparse
 import asyncio
-import os
 import re
-import shutil
-import socket
 import statistics
 import subprocess
-import sys
 import tempfile
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from llmgw_router.relay.ipc import AccessRecord, EndpointRow, TableUpdate
-from llmgw_router.supervisor.workers import PoolConfig, WorkerPool
+from rig import cpu_s, free_port, need, nginx, proxies, rss_kb
 
 #: A chat request of a usual size, with the headers that the openai client sends.
 PROMPT = "Tell me about the lamp that hums while tokens cross the wire. " * 8
 WRK = f"""
 wrk.method = "POST"
 wrk.path = "/v1/chat/completions"
-wrk.body = '{{"model":"m","messages":[{{"role":"user","content":"{PROMPT}"}}],"temperature":0.2,"max_tokens":64}}'
+wrk.body = '{{"model":"m","messages":[{{"role":"user","content":"{PROMPT}"}}],"max_tokens":64}}'
 wrk.headers["content-type"] = "application/json"
 wrk.headers["accept"] = "application/json"
 wrk.headers["user-agent"] = "OpenAI/Python 2.9.0"
@@ -49,17 +43,6 @@ events {{ worker_connections 4096; }}
 http {{ access_log off; keepalive_requests 1000000000; default_type application/json;
   server {{ listen 127.0.0.1:{port} backlog=4096; location / {{ return 200 '{reply}'; }} }} }}
 """
-PROXY = """
-worker_processes 1; daemon off; pid {dir}/proxy.pid; error_log stderr crit;
-events {{ worker_connections 4096; }}
-http {{ access_log off; keepalive_requests 1000000000;
-  upstream engine {{ server 127.0.0.1:{engine}; keepalive 512; keepalive_requests 1000000000; }}
-  client_body_temp_path {dir}/body; proxy_temp_path {dir}/proxy; fastcgi_temp_path {dir}/f;
-  uwsgi_temp_path {dir}/u; scgi_temp_path {dir}/s; client_body_buffer_size 1m;
-  server {{ listen 127.0.0.1:{port} backlog=4096;
-    location / {{ proxy_pass http://engine; proxy_http_version 1.1; proxy_set_header Connection "";
-                  proxy_buffering off; }} }} }}
-"""
 
 
 @dataclass(frozen=True)
@@ -67,46 +50,6 @@ class Round:
     requests_s: float
     cpu_us: float
     busy: float
-
-
-class Nobody:
-    """Hears the pool out and does nothing with it."""
-
-    def want(self, model: str, waiting: int) -> None: ...
-    def unwant(self, model: str) -> None: ...
-    def applied(self, update: TableUpdate) -> None: ...
-    def drained(self, endpoint_ids: frozenset[str]) -> None: ...
-    def access(self, records: Sequence[AccessRecord]) -> None: ...
-
-
-def free_port() -> int:
-    with socket.socket() as sock:
-        sock.bind(("127.0.0.1", 0))
-        return int(sock.getsockname()[1])
-
-
-def cpu_s(pid: int) -> float:
-    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
-
-
-def rss_kb(pid: int) -> int:
-    status = Path(f"/proc/{pid}/status").read_text()
-    return int(re.findall(r"VmRSS:\s+(\d+)", status)[0])
-
-
-async def nginx(folder: Path, name: str, config: str) -> tuple[asyncio.subprocess.Process, int]:
-    """Start one; returns its process and the pid of its single worker."""
-    path = folder / f"{name}.conf"
-    path.write_text(config)
-    process = await asyncio.create_subprocess_exec("nginx", "-p", str(folder), "-c", str(path))
-    children = Path(f"/proc/{process.pid}/task/{process.pid}/children")
-    async with asyncio.timeout(10):
-        while not (found := children.read_text().split()):
-            if process.returncode is not None:
-                raise SystemExit(f"nginx ({name}) ended with {process.returncode}")
-            await asyncio.sleep(0.02)
-    return process, int(found[0])
 
 
 async def load(port: int, pid: int, script: Path, *, seconds: int, connections: int) -> Round:
@@ -130,65 +73,29 @@ async def run(args: argparse.Namespace) -> None:
         folder = Path(made)
         script = folder / "load.lua"
         script.write_text(WRK)
-        engine_port, proxy_port = free_port(), free_port()
-        running: list[asyncio.subprocess.Process] = []
-        pool = WorkerPool(
-            PoolConfig(
-                workers=1, host="127.0.0.1", port=0, cold_socket=str(folder / "cold"), access_log=args.log
-            ),
-            Nobody(),
-        )
+        port = free_port()
+        engine, _ = await nginx(folder, "engine", ENGINE.format(dir=folder, port=port, reply=REPLY))
         try:
-            engine, _ = await nginx(
-                folder, "engine", ENGINE.format(dir=folder, port=engine_port, reply=REPLY)
-            )
-            running.append(engine)
-            proxy, proxy_pid = await nginx(
-                folder, "proxy", PROXY.format(dir=folder, port=proxy_port, engine=engine_port)
-            )
-            running.append(proxy)
-            await pool.start()
-            row = EndpointRow(
-                endpoint_id="e@1",
-                replica_id="e",
-                group_epoch=1,
-                model="m",
-                host="127.0.0.1",
-                port=engine_port,
-            )
-            pool.push_table(TableUpdate(endpoints=(row,)))
-            worker_pid = pool.workers[0].pid
-            assert worker_pid is not None
-            if args.core is not None:
-                for pid in (proxy_pid, worker_pid):
-                    os.sched_setaffinity(pid, {args.core})
-            rounds: dict[str, list[Round]] = {"nginx": [], "llmgw": []}
-            targets = {"nginx": (proxy_port, proxy_pid), "llmgw": (pool.addresses[0].port, worker_pid)}
-            for number in range(args.rounds + 1):
-                for name, (port, pid) in targets.items():
-                    result = await load(
-                        port,
-                        pid,
-                        script,
-                        seconds=1 if number == 0 else args.seconds,
-                        connections=args.connections,
-                    )
-                    if number:
+            async with proxies(folder, port, core=args.core, log=args.log) as targets:
+                rounds: dict[str, list[Round]] = {name: [] for name in targets}
+                for number in range(args.rounds + 1):
+                    for name, (at, pid) in targets.items():
                         # The first is for warming up: pools, caches, the interpreter's specialisation.
-                        rounds[name].append(result)
-                        print(
-                            f"round {number} {name:6} {result.requests_s:9.0f} req/s {result.cpu_us:7.1f} us CPU"
-                            f" {result.busy:5.0%} of a core",
-                            flush=True,
-                        )
-            report(rounds)
-            print(f"memory: nginx worker {rss_kb(proxy_pid)} KB, relay worker {rss_kb(worker_pid)} KB")
+                        seconds = args.seconds if number else 1
+                        result = await load(at, pid, script, seconds=seconds, connections=args.connections)
+                        if number:
+                            rounds[name].append(result)
+                            print(
+                                f"round {number} {name:6} {result.requests_s:9.0f} req/s"
+                                f" {result.cpu_us:7.1f} us CPU {result.busy:5.0%} of a core",
+                                flush=True,
+                            )
+                report(rounds)
+                for name, (_, pid) in targets.items():
+                    print(f"{name:6} resident memory of the worker: {rss_kb(pid)} KB")
         finally:
-            await pool.stop()
-            pool.close()
-            for process in running:
-                process.terminate()
-                await process.wait()
+            engine.terminate()
+            await engine.wait()
 
 
 def report(rounds: dict[str, list[Round]]) -> None:
@@ -216,11 +123,9 @@ def main() -> None:
     parser.add_argument("--core", type=int, default=None, help="pin both proxies to this core")
     parser.add_argument("--log", action="store_true", help="with access records")
     args = parser.parse_args()
-    missing = [tool for tool in ("nginx", "wrk") if shutil.which(tool) is None]
-    if missing:
-        raise SystemExit(f"missing on PATH: {', '.join(missing)} (Debian: apt-get install nginx-light wrk)")
+    need("nginx", "wrk")
     asyncio.run(run(args))
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()
