@@ -1,5 +1,6 @@
 """What the agent keeps on disk: journal entries, logs of engines, and that a failed write is told."""
 
+import asyncio
 import os
 import threading
 from dataclasses import replace
@@ -7,15 +8,17 @@ from pathlib import Path
 
 import pytest
 
+from llmgw_agent.adapters.fetching import FetchLimits, Weights
 from llmgw_agent.adapters.files import write_json
 from llmgw_agent.adapters.journal import Journal
 from llmgw_agent.adapters.processes import last_lines, prune, rotate
 from llmgw_agent.adapters.weights_store import PartialFile, WeightsStore, hash_file
 from llmgw_agent.core.shard import Exit, ProcessIdentity, Shard, ShardState
 from llmgw_agent.core.spec import ShardSpec, WeightsRef
-from llmgw_agent.core.weights import WeightsFile, WeightsKey
+from llmgw_agent.core.weights import Listing, WeightsFile, WeightsKey
 from llmgw_kit.errors import Unavailable
 from llmgw_kit.ids import ReplicaId, ShardId
+from llmgw_kit.testing.clock import FakeClock
 from tests.integration.agent.agent_bench import read_json
 
 SPEC = ShardSpec(
@@ -139,3 +142,37 @@ def test_a_removal_that_was_interrupted_is_finished_at_the_next_start(tmp_path: 
     assert not list((tmp_path / ".trash").iterdir())
     assert store.held() == ()
     assert store.verify(WeightsKey("m", "v"), lambda _: None, threading.Event()) == "m@v is not here"
+
+
+class SlowMirror:
+    """Never lists anything, and takes a moment to be cancelled."""
+
+    def __init__(self) -> None:
+        self.asked = 0
+
+    async def listing(self, mirror: str, key: WeightsKey) -> Listing:
+        self.asked += 1
+        try:
+            await asyncio.Event().wait()
+        finally:
+            await asyncio.sleep(0)
+        raise AssertionError("an event nobody sets was set")
+
+
+async def test_who_joins_a_fetch_that_is_just_being_given_up_begins_another(tmp_path: Path) -> None:
+    client, key = SlowMirror(), WeightsKey("m", "v")
+    weights = Weights(WeightsStore(tmp_path), client, FakeClock(), FetchLimits())  # type: ignore[arg-type]
+    first = asyncio.create_task(weights.fetch(key, ["http://x"], lambda _: None))
+    while client.asked < 1:
+        await asyncio.sleep(0)
+    second = asyncio.create_task(weights.fetch(key, ["http://x"], lambda _: None))
+    third = asyncio.create_task(weights.fetch(key, ["http://x"], lambda _: None))
+    first.cancel()
+    while client.asked < 2 and not second.done():
+        await asyncio.sleep(0)
+    assert not second.done(), "it was not taken along"
+    assert not third.done()
+    second.cancel()
+    third.cancel()
+    await asyncio.gather(first, second, third, return_exceptions=True)
+    assert not weights.fetching(key)

@@ -22,6 +22,7 @@ from llmgw_agent.core.words import (
     MoveOn,
     Rejected,
     Result,
+    Said,
     ShardsReport,
     StartWord,
     StopWord,
@@ -162,7 +163,7 @@ def test_our_words_carry_the_epoch_and_hello_none() -> None:
     assert not hello.hello.inventory.devices[0].HasField("memory_total_bytes")
     assert not hello.hello.inventory.HasField("disk_free_bytes")
     assert not hello.hello.inventory.HasField("pool")
-    said = [
+    said: list[Said] = [
         inventory, DevicesReport((device,)), ShardsReport((SHARD,)), WeightsReport((held,), None),
         Result("c", True, "m"), Beat(1),
     ]  # fmt: skip

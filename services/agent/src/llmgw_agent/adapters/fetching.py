@@ -40,6 +40,8 @@ class _Flight:
     task: "asyncio.Task[None]"
     watchers: list[Progress] = field(default_factory=list)
     latest: float | None = None
+    #: Cancelled because the last who waited left; nobody may join it any more.
+    ending: bool = False
 
 
 class Weights:
@@ -98,7 +100,8 @@ class Weights:
         mirrors = self._mirrors or mirrors
         if not mirrors:
             raise NotFound(f"{key} is not on this node and no mirror was named")
-        flight = self._flights.get(key)
+        while (flight := self._flights.get(key)) is not None and flight.ending:
+            await asyncio.wait({flight.task})
         if flight is None:
             flight = _Flight(asyncio.create_task(self._fly(key, tuple(mirrors)), name=f"fetch {key}"))
             self._flights[key] = flight
@@ -110,6 +113,7 @@ class Weights:
             flight.watchers.remove(progress)
             if not flight.watchers and not flight.task.done():
                 # Nobody waits any more; what came stays on disk.
+                flight.ending = True
                 flight.task.cancel()
                 await asyncio.gather(flight.task, return_exceptions=True)
         listing = await asyncio.to_thread(self.store.listing, key)

@@ -296,6 +296,7 @@ class ShardOwner:
                 task.cancel()
             await asyncio.gather(task, stop, return_exceptions=True)
         if task.cancelled():
+            assert self._stop.is_set(), f"{task.get_name()} was cancelled and nobody asked for it"
             raise _StopAsked
         return task.result()
 
