@@ -8,9 +8,10 @@ import pytest
 
 from llmgw_controller.adapters.lease_memory import MemoryLease
 from llmgw_controller.adapters.lease_postgres import PostgresLease
+from llmgw_controller.adapters.roster import LonelyRoster, PostgresRoster
 from llmgw_controller.adapters.store_memory import MemoryStore
 from llmgw_controller.adapters.store_postgres import PostgresStore
-from llmgw_controller.ports import LeaseStore, Store
+from llmgw_controller.ports import LeaseStore, Roster, Store
 from llmgw_kit.postgres import connect_pool
 from llmgw_kit.testing.clock import FakeClock
 
@@ -23,6 +24,7 @@ class World:
     store: Store
     #: A second participant's view of the same lease.
     other: LeaseStore
+    roster: Roster
     clock: FakeClock
     dsn: str | None
 
@@ -44,12 +46,13 @@ async def world(request: pytest.FixtureRequest) -> AsyncIterator[World]:
     clock = FakeClock()
     if request.param == "memory":
         memory = MemoryLease(clock)
-        yield World(memory, MemoryStore(memory), memory, clock, None)
+        yield World(memory, MemoryStore(memory), memory, LonelyRoster(), clock, None)
         return
     dsn = request.getfixturevalue("migrated_dsn")
     lease, other = PostgresLease(dsn), PostgresLease(dsn)
-    store = PostgresStore(await connect_pool(dsn, application="test", max_size=3))
-    yield World(lease, store, other, clock, dsn)
+    pool = await connect_pool(dsn, application="test", max_size=3)
+    store = PostgresStore(pool)
+    yield World(lease, store, other, PostgresRoster(pool), clock, dsn)
     await store.close()
     await lease.close()
     await other.close()

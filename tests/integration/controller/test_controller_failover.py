@@ -73,6 +73,29 @@ async def test_a_standby_refuses_and_names_the_leader(controllers: Controllers, 
     assert standby.ready()[0]
 
 
+async def test_controllers_of_different_configuration_are_trouble(
+    controllers: Controllers, migrated_dsn: str
+) -> None:
+    leader, standby = await two(controllers, migrated_dsn)
+    async with SimAgent("n1", [leader.address]) as agent:
+        await until("both are known", lambda: agent.welcome is not None)
+        assert not [one for one in (await leader.status()).trouble if one.kind == "config_differs"]
+        standby.child.stop()
+        other = await controllers.start(dsn=migrated_dsn, models=[], name="other", **QUICK).until_ready()
+
+        async def told() -> list[str]:
+            return [one.text for one in (await leader.status()).trouble if one.kind == "config_differs"]
+
+        (text,) = await until("the trouble", told)
+        assert "(other)" in text
+        assert f"({leader.name})" in text
+        # An agent that comes now is told of both.
+    async with SimAgent("n2", [leader.address]) as late:
+        await late.until_welcome()
+        assert late.welcome is not None
+        assert sorted(late.welcome.controllers) == sorted([str(leader.address), str(other.address)])
+
+
 async def test_kill_9_of_the_leader_restarts_nothing(controllers: Controllers, migrated_dsn: str) -> None:
     leader, standby = await two(controllers, migrated_dsn, models=[KEPT])
     addresses = [leader.address, standby.address]

@@ -8,6 +8,7 @@ import asyncio
 import logging
 import secrets
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Protocol
 
@@ -27,11 +28,11 @@ from llmgw_controller.core.plan import (
 )
 from llmgw_controller.core.reconcile import reconcile
 from llmgw_controller.core.routes import routes
-from llmgw_controller.core.state import Snapshot, Stored
+from llmgw_controller.core.state import ControllerSeen, Snapshot, Stored
 from llmgw_controller.fleet import Fleet
 from llmgw_controller.leadership import Tenure
 from llmgw_controller.ledger import Ledger
-from llmgw_controller.ports import ActivityReader, ClaimTaken, MirrorClient
+from llmgw_controller.ports import ActivityReader, ClaimTaken, MirrorClient, Roster
 from llmgw_controller.routes_board import RoutesBoard
 from llmgw_kit.clock import Clock
 from llmgw_kit.errors import InvalidRequest, LlmgwError, Unavailable
@@ -262,6 +263,33 @@ class ActivityLoop:
         if gone := strangers & self._strangers:
             await self._reader.forget(gone)
         self._strangers = strangers - gone
+
+
+class RosterLoop:
+    """Announces this controller, leader or not, and keeps who else did."""
+
+    def __init__(self, roster: Roster, me: ControllerSeen, clock: Clock, tick_s: float) -> None:
+        self._roster = roster
+        self._me = me
+        self._clock = clock
+        self._tick_s = tick_s
+        #: Ourselves included, by address.
+        self.seen: tuple[ControllerSeen, ...] = (me,)
+
+    async def run(self) -> None:
+        """For ever."""
+        while True:
+            try:
+                self.seen = await self._roster.announce(self._me)
+            except Unavailable as e:
+                # Whoever waits for the same store says so louder.
+                log.debug("not announced: %s", e.text)
+            await self._clock.sleep(self._tick_s)
+
+    async def leave(self) -> None:
+        """Take our row away; without an answer it just grows old."""
+        with suppress(Unavailable):
+            await self._roster.leave(self._me)
 
 
 async def keep_asking(activations: Activations, clock: Clock, hints: Hints) -> None:

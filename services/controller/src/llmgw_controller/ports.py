@@ -8,7 +8,7 @@ from typing import Literal, Protocol
 from llmgw_controller.core.activity import Activity
 from llmgw_controller.core.catalog import Model
 from llmgw_controller.core.plan import Change, Severity
-from llmgw_controller.core.state import Stored
+from llmgw_controller.core.state import ControllerSeen, Stored
 from llmgw_kit.errors import Conflict
 from llmgw_kit.ids import LeaseTerm, ReplicaId
 
@@ -63,6 +63,19 @@ class LeaseStore(Protocol):
         ...
 
     async def read(self) -> LeaseView | None: ...
+
+
+class Roster(Protocol):
+    """Who could lead. Each controller writes its own row, leader or not; nothing is decided by it."""
+
+    async def announce(self, me: ControllerSeen) -> tuple[ControllerSeen, ...]:
+        """Say that we are here; who else said so lately, ourselves included, by address. Raises
+        Unavailable."""
+        ...
+
+    async def leave(self, me: ControllerSeen) -> None:
+        """We stop on purpose. Raises Unavailable."""
+        ...
 
 
 @dataclass(frozen=True)

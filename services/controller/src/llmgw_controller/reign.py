@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from llmgw.v1 import agent_pb2 as pb
@@ -10,7 +10,7 @@ from llmgw_controller.activations import Activations
 from llmgw_controller.core.catalog import Model
 from llmgw_controller.core.idleness import fresh_routers
 from llmgw_controller.core.plan import Change, PutEvent, Severity
-from llmgw_controller.core.state import Intervals, Snapshot, Stored
+from llmgw_controller.core.state import ControllerSeen, Intervals, Snapshot, Stored
 from llmgw_controller.fleet import Fleet
 from llmgw_controller.leadership import Tenure
 from llmgw_controller.ledger import Ledger
@@ -34,6 +34,8 @@ class World:
     mirror: MirrorClient
     clock: Clock
     metrics: PassMetrics
+    #: Controllers that announced themselves lately.
+    controllers: Callable[[], tuple[ControllerSeen, ...]]
 
 
 @dataclass(frozen=True)
@@ -93,6 +95,7 @@ class Reign:
             drained=self.board.drained(members),
             held={},
             intervals=self.rules.intervals,
+            controllers=self.world.controllers(),
         )
         bare.held.update(self._held(bare))
         return bare

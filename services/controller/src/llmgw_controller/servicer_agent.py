@@ -79,7 +79,7 @@ class AgentServicer(agent_pb2_grpc.AgentServiceServicer):
                 session_epoch=session.epoch,
                 beat_interval_s=reign.rules.beat_interval_s,
                 leader_name=reign.name,
-                controllers=[self._office.address],
+                controllers=[one.address for one in reign.world.controllers()],
             ),
         )
 

@@ -3,6 +3,7 @@
 import asyncio
 import logging
 from contextlib import AsyncExitStack, suppress
+from importlib.metadata import version
 
 import grpc.aio
 from aiohttp import web
@@ -12,13 +13,16 @@ from llmgw_controller.adapters.activity_redis import NoActivity, RedisActivity
 from llmgw_controller.adapters.lease_memory import MemoryLease
 from llmgw_controller.adapters.lease_postgres import PostgresLease
 from llmgw_controller.adapters.mirror_grpc import GrpcMirror, NoMirror
+from llmgw_controller.adapters.roster import LonelyRoster, PostgresRoster
 from llmgw_controller.adapters.store_memory import MemoryStore
 from llmgw_controller.adapters.store_postgres import PostgresStore
 from llmgw_controller.core.catalog import Model
+from llmgw_controller.core.state import ControllerSeen
 from llmgw_controller.leadership import Tenure
+from llmgw_controller.loops import RosterLoop
 from llmgw_controller.metrics import ControllerMetrics
 from llmgw_controller.office import Office
-from llmgw_controller.ports import LeaseStore, Store
+from llmgw_controller.ports import LeaseStore, Roster, Store
 from llmgw_controller.reign import Reign, Rules, World
 from llmgw_controller.servicer_agent import AgentServicer
 from llmgw_controller.servicer_operator import OperatorServicer
@@ -35,6 +39,9 @@ log = logging.getLogger(__name__)
 
 #: A store that has been silent for so long keeps us from taking over: not ready.
 STORE_SILENT_S = 10.0
+
+#: Between two announcements to the other controllers.
+ANNOUNCE_S = 5.0
 
 SERVICES = ("llmgw.v1.AgentService", "llmgw.v1.RoutingService", "llmgw.v1.OperatorService")
 
@@ -74,6 +81,8 @@ class Controller:
         self._office: Office | None = None
         self._server: grpc.aio.Server | None = None
         self._health: rpc.Health | None = None
+        self._roster: RosterLoop | None = None
+        self._announcing: asyncio.Task[None] | None = None
         self._stopping = False
 
     async def start(self) -> Office:
@@ -86,7 +95,7 @@ class Controller:
         bound = rpc.listen(server, settings.listen_address, flag="--listen")
         self._opened.push_async_callback(server.stop, 0)
         advertised = settings.advertised(bound)
-        leases, store = await self._open_store()
+        leases, store, roster = await self._open_store()
         rules = Rules(
             cluster=settings.cluster,
             configured=self._models,
@@ -96,8 +105,16 @@ class Controller:
             beat_interval_s=settings.beat_interval_s,
             mirror_urls=settings.mirror_urls,
         )
-        world = World(store, self._open_activity(), self._open_mirror(), self._clock, self._metrics)
         name = settings.named(advertised)
+        digest = config_hash(settings, self._models)
+        me = ControllerSeen(name, str(advertised), digest, version("llmgw-controller"))
+        self._roster = RosterLoop(roster, me, self._clock, ANNOUNCE_S)
+        self._announcing = asyncio.create_task(self._roster.run(), name="announcing")
+        self._opened.push_async_callback(cancel_all, self._announcing)
+        seen = self._roster
+        world = World(
+            store, self._open_activity(), self._open_mirror(), self._clock, self._metrics, lambda: seen.seen
+        )
 
         def make(tenure: Tenure) -> Reign:
             return Reign(tenure, world, rules, name=name)
@@ -105,7 +122,6 @@ class Controller:
         office = Office(
             leases, self._clock, name=name, address=str(advertised), timing=settings.lease_timing(), make=make
         )
-        digest = config_hash(settings, self._models)
         agent_pb2_grpc.add_AgentServiceServicer_to_server(AgentServicer(office), server)
         routing_pb2_grpc.add_RoutingServiceServicer_to_server(RoutingServicer(office), server)
         operator_pb2_grpc.add_OperatorServiceServicer_to_server(
@@ -118,7 +134,7 @@ class Controller:
         self._say_what_runs(name, bound, advertised, store, digest)
         return office
 
-    async def _open_store(self) -> tuple[LeaseStore, Store]:
+    async def _open_store(self) -> tuple[LeaseStore, Store, Roster]:
         settings = self._settings
         dsn = settings.dsn_text()
         if dsn is None:
@@ -127,7 +143,7 @@ class Controller:
                 "at run time vanish with it. Set dsn to change that"
             )
             lease = MemoryLease(self._clock)
-            return lease, MemoryStore(lease)
+            return lease, MemoryStore(lease), LonelyRoster()
         postgres = await connect_patiently(
             dsn,
             application="llmgw-controller",
@@ -147,7 +163,7 @@ class Controller:
         log.info("Postgres at %s", safe_dsn(dsn))
         postgres_lease = PostgresLease(direct)
         self._opened.push_async_callback(postgres_lease.close)
-        return postgres_lease, store
+        return postgres_lease, store, PostgresRoster(postgres)
 
     def _open_activity(self) -> RedisActivity | NoActivity:
         url = self._settings.redis_url
@@ -221,9 +237,13 @@ class Controller:
         assert self._office is not None
         assert self._server is not None
         assert self._health is not None
+        assert self._roster is not None
+        assert self._announcing is not None
         await self._health.set_serving(False)
         self._office.stopping()
         with suppress(asyncio.CancelledError):
             leading.cancel()
             await asyncio.wait({leading})
         await self._server.stop(self._settings.stop_s)
+        await cancel_all(self._announcing)
+        await self._roster.leave()

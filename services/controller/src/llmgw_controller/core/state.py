@@ -295,6 +295,18 @@ class NodeHeard:
 
 
 @dataclass(frozen=True)
+class ControllerSeen:
+    """A controller that could lead, as it last announced itself."""
+
+    name: str
+    #: Where agents and routers reach it.
+    address: str
+    #: Of what its decisions depend on; equal in all controllers, or they would decide differently.
+    config_hash: str
+    version: str
+
+
+@dataclass(frozen=True)
 class Intervals:
     """The settings that decisions use; seconds."""
 
@@ -331,3 +343,5 @@ class Snapshot:
     #: Model -> requests that routers hold for it, summed over fresh routers.
     held: dict[ModelId, int]
     intervals: Intervals
+    #: Those that announced themselves lately; shown, never decided on.
+    controllers: tuple[ControllerSeen, ...] = ()

@@ -35,6 +35,7 @@ def troubles(snapshot: Snapshot, rooms: Rooms, verdicts: Verdicts, now: float) -
     """Trouble before notes; within each by where it is, nodes first."""
     found = [
         *_leader(snapshot, now),
+        *_controllers(snapshot),
         *(one for room in rooms.values() for one in _node(snapshot, room, now)),
         *_replicas(snapshot, now),
         *(
@@ -58,6 +59,16 @@ def _leader(snapshot: Snapshot, now: float) -> Iterator[Trouble]:
     if brakes.on and not is_learning(snapshot, now):
         text = f"{brakes.silent} of {counted(brakes.known, 'node')} silent together: none is judged lost"
         yield Trouble(Severity.TROUBLE, "brake_on", "controller", text)
+
+
+def _controllers(snapshot: Snapshot) -> Iterator[Trouble]:
+    by_hash: dict[str, list[str]] = {}
+    for one in snapshot.controllers:
+        by_hash.setdefault(one.config_hash, []).append(one.name)
+    if len(by_hash) > 1:
+        told = ", ".join(f"{digest} ({' '.join(sorted(names))})" for digest, names in sorted(by_hash.items()))
+        text = f"their configurations differ, and so would what they decide: {told}"
+        yield Trouble(Severity.TROUBLE, "config_differs", "controllers", text)
 
 
 def _node(snapshot: Snapshot, room: Room, now: float) -> Iterator[Trouble]:
