@@ -122,23 +122,27 @@ class Passes:
             async with self.ledger.writing() as stored:
                 if round_ == 0:
                     stored = await self.ledger.read()
-                plan = self._with_credentials(reconcile(self.snapshot(stored), self.tenure.now()))
+                # In a thread: a large fleet takes long to decide on, and renewals must not wait for that.
+                # What a snapshot holds is never changed in place.
+                decided = await asyncio.to_thread(reconcile, self.snapshot(stored), self.tenure.now())
+                plan = self._with_credentials(decided)
                 await self.ledger.commit(plan.changes)
-            self._act(plan)
+            await self._act(plan)
             if not plan.changes:
                 return outcome
             outcome = "changed"
         self.hints()
         return outcome
 
-    def _act(self, plan: Plan) -> None:
+    async def _act(self, plan: Plan) -> None:
         """Tell agents, routers and waiters what the rows now say."""
         self.tenure.require()
         stored, now = self.ledger.stored, self.tenure.now()
         self.fleet.publish(stored)
         for command in plan.commands:
             self._command(command, stored)
-        self.board.publish(routes(self.snapshot(stored), now), now)
+        table = await asyncio.to_thread(routes, self.snapshot(stored), now)
+        self.board.publish(table, now)
         self.activations.passed()
 
     def _command(self, command: Command, stored: Stored) -> None:

@@ -1,5 +1,6 @@
 """OperatorService: what operators see and change. Every answer of one call comes from one view."""
 
+import asyncio
 import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -11,6 +12,7 @@ from llmgw_controller import wire_operator
 from llmgw_controller.core.activation import Pending, Ready, Refused, decide
 from llmgw_controller.core.catalog import Model
 from llmgw_controller.core.idleness import verdicts
+from llmgw_controller.core.state import Snapshot
 from llmgw_controller.core.view import FleetView, fleet_view
 from llmgw_controller.core.why import why
 from llmgw_controller.model_changes import MEMORY_WARNING, apply_model, remove_model
@@ -157,7 +159,7 @@ class OperatorServicer(operator_pb2_grpc.OperatorServiceServicer):
         reign = self._office.require()
         await reign.ledger.until_known(VIEW_WAIT_S)
         snapshot, now = reign.snapshot(reign.ledger.stored), reign.tenure.now()
-        return reign, fleet_view(snapshot, verdicts(snapshot, now), now)
+        return reign, await asyncio.to_thread(_viewed, snapshot, now)
 
     def _info(self, reign: Reign, view: FleetView) -> pb.ViewInfo:
         read_at = reign.ledger.read_at
@@ -183,6 +185,11 @@ class OperatorServicer(operator_pb2_grpc.OperatorServiceServicer):
             code="model_not_found",
             next_steps=["llmgwctl models lists them"],
         )
+
+
+def _viewed(snapshot: Snapshot, now: float) -> FleetView:
+    """In a thread: of a large fleet it takes long."""
+    return fleet_view(snapshot, verdicts(snapshot, now), now)
 
 
 @contextmanager

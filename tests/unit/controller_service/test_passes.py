@@ -1,0 +1,140 @@
+"""The pass on a store that misbehaves: what is tried again, what ends the term, what is a bug."""
+
+import asyncio
+from collections.abc import Sequence
+
+import pytest
+
+from llmgw_controller.adapters.lease_memory import MemoryLease
+from llmgw_controller.adapters.store_memory import MemoryStore
+from llmgw_controller.core.plan import Change, PutReplica, Reserve
+from llmgw_controller.core.state import Stored
+from llmgw_controller.ports import ClaimTaken, Fenced
+from llmgw_controller.reign import Reign
+from llmgw_kit.errors import Unavailable
+from llmgw_kit.ids import LeaseTerm
+from llmgw_kit.lifecycle import cancel_all
+from llmgw_kit.testing.clock import FakeClock
+
+from .reigns import Outcomes, hello, reign_on
+
+
+class Moody(MemoryStore):
+    """Fails as it is told: `moods` are used up one a call, None is a good day."""
+
+    def __init__(self, lease: MemoryLease) -> None:
+        super().__init__(lease)
+        self.on_load: list[Exception | None] = []
+        self.on_commit: list[Exception | None] = []
+        #: Commits whose answer is lost after they were written.
+        self.lost_answers = 0
+        self.committed: list[Change] = []
+
+    async def load(self) -> Stored:
+        if self.on_load and (mood := self.on_load.pop(0)):
+            raise mood
+        return await super().load()
+
+    async def commit(self, term: LeaseTerm, changes: Sequence[Change]) -> None:
+        if self.on_commit and (mood := self.on_commit.pop(0)):
+            raise mood
+        await super().commit(term, changes)
+        self.committed += changes
+        if self.lost_answers:
+            self.lost_answers -= 1
+            raise Unavailable("the answer to COMMIT was lost")
+
+
+async def moody(clock: FakeClock) -> tuple[Reign, Moody]:
+    lease = MemoryLease(clock)
+    store = Moody(lease)
+    reign = await reign_on(clock, store, lease=lease)
+    await reign.fleet.open(hello())
+    return reign, store
+
+
+async def run_for(reign: Reign, clock: FakeClock, seconds: float) -> asyncio.Task[None]:
+    """The loop for so long; the caller ends it."""
+    task = asyncio.create_task(reign._passes.run())
+    for _ in range(int(seconds / 0.1)):
+        await clock.advance(0.1)
+        await asyncio.sleep(0.002)  # decisions are made in a thread
+        if task.done():
+            break
+    return task
+
+
+def outcomes(reign: Reign) -> list[str]:
+    metrics = reign.world.metrics
+    assert isinstance(metrics, Outcomes)
+    return metrics.seen
+
+
+async def test_a_taken_claim_is_decided_again_at_once(fake_clock: FakeClock) -> None:
+    reign, store = await moody(fake_clock)
+    store.on_commit = [ClaimTaken("another took it")]
+    task = await run_for(reign, fake_clock, 1.0)
+    assert outcomes(reign)[:2] == ["claim_taken", "changed"]
+    assert len((await store.load()).replicas) == 1
+    await cancel_all(task)
+
+
+async def test_a_silent_store_is_tried_again_and_nothing_is_done_meanwhile(fake_clock: FakeClock) -> None:
+    reign, store = await moody(fake_clock)
+    store.on_load = [Unavailable("no answer")] * 3
+    task = await run_for(reign, fake_clock, 6.0)
+    assert outcomes(reign)[:4] == ["unavailable"] * 3 + ["changed"]
+    await cancel_all(task)
+
+
+async def test_a_commit_of_unknown_outcome_is_read_before_anything_is_decided(fake_clock: FakeClock) -> None:
+    reign, store = await moody(fake_clock)
+    store.lost_answers = 1
+    task = await run_for(reign, fake_clock, 4.0)
+    assert outcomes(reign)[0] == "unavailable"
+    # It had landed: the next pass read that, and reserved nothing a second time.
+    assert sum(isinstance(change, Reserve) for change in store.committed) == 1
+    await cancel_all(task)
+
+
+async def test_the_fence_ends_the_loop(fake_clock: FakeClock) -> None:
+    reign, store = await moody(fake_clock)
+    store.on_commit = [Fenced("another leads")]
+    task = await run_for(reign, fake_clock, 1.0)
+    with pytest.raises(Fenced):
+        await task
+
+
+async def test_a_bug_is_not_swallowed(fake_clock: FakeClock) -> None:
+    reign, store = await moody(fake_clock)
+    store.on_load = [ZeroDivisionError()]
+    task = await run_for(reign, fake_clock, 1.0)
+    with pytest.raises(ZeroDivisionError):
+        await task
+
+
+async def test_a_term_that_ran_out_reads_and_writes_nothing(fake_clock: FakeClock) -> None:
+    reign, store = await moody(fake_clock)
+    before = len(store.committed)
+    reign.tenure.end()
+    task = await run_for(reign, fake_clock, 1.0)
+    with pytest.raises(Fenced):
+        await task
+    assert len(store.committed) == before
+
+
+async def test_each_generation_has_a_credential_of_its_own_in_all_its_rows(fake_clock: FakeClock) -> None:
+    reign, store = await moody(fake_clock)
+    await reign._passes.once()
+    rows = [change.replica for change in store.committed if isinstance(change, (Reserve, PutReplica))]
+    placed = [row.credential for row in rows if row.group_epoch > 0]
+    assert placed
+    assert len(set(placed)) == 1
+    assert placed[0]
+
+
+async def test_without_a_hint_a_pass_comes_each_interval(fake_clock: FakeClock) -> None:
+    reign, _ = await moody(fake_clock)
+    task = await run_for(reign, fake_clock, 8.0)
+    assert 4 <= len(outcomes(reign)) <= 6
+    await cancel_all(task)
