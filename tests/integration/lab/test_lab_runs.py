@@ -18,6 +18,7 @@ from llmgw_lab.suite import command
 
 pytestmark = [pytest.mark.lab, pytest.mark.timeout(300)]
 UP = "The lab is up."
+NODES = ("lab-1", "lab-2")
 
 
 class Lab:
@@ -108,10 +109,15 @@ def test_once_answers_shows_status_and_leaves_nothing(start: Callable[..., Lab])
     lab.assert_nothing_left()
 
 
-def test_ctrl_c_is_the_labs_normal_end(start: Callable[..., Lab]) -> None:
+def test_a_killed_service_comes_back_and_ctrl_c_is_the_normal_end(start: Callable[..., Lab]) -> None:
     lab = start()
     lab.until_up()
-    assert lab.named("llamacpp_main"), "no engine was seen"
+    (engine,) = lab.named("llamacpp_main")
+    for agent in lab.named("llmgw-agent"):
+        agent.kill()
+    lab.until(lambda: all(f"{node} ended by SIGKILL\n{node} is started" in lab.text for node in NODES), 30)
+    lab.until(lambda: len(lab.named("llmgw-agent")) == 2, 30)
+    assert engine.is_running(), "the engine must outlive its agent"
     lab.process.send_signal(signal.SIGINT)
     assert lab.until_ended() == 0, lab.text
     assert "SIGINT: stopping" in lab.text

@@ -157,7 +157,10 @@ class Session:
             restarts = 1 if loop.time() - started > QUIET_S else restarts + 1
             if restarts > RESTARTS_MAX:
                 raise ChildFailed(f"{part} ended {restarts} times in a row; {self.suite.obituary(part)}")
-            self.console.print(f"{self.suite.obituary(part)}\n{part} is started again", markup=False)
+            # Killed by hand it has nothing to say; of itself it has.
+            by_signal = (self.suite.children[part].code or 0) < 0
+            how = self.suite.ending(part) if by_signal else self.suite.obituary(part)
+            self.console.print(f"{how}\n{part} is started again", markup=False, soft_wrap=True)
             await asyncio.sleep(RESTART_AFTER_S)
             await self.suite.start(part)
             started = loop.time()

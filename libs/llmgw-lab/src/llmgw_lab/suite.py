@@ -24,7 +24,7 @@ from llmgw_lab.leftovers import MARK
 from llmgw_lab.operator import Operator
 
 #: From exec to ready on a busy machine; imports alone take a second.
-READY_TIMEOUT_S = 60.0
+READY_TIMEOUT_S = 120.0
 #: Between two looks at a service that is starting.
 POLL_S = 0.1
 STOP_GRACE_S = 15.0
@@ -144,14 +144,17 @@ class Suite:
                     )
                 await asyncio.sleep(POLL_S)
 
+    def ending(self, part: str) -> str:
+        """How a part ended."""
+        code = self.children[part].code
+        if code is not None and code < 0:
+            return f"{part} ended by {signal.Signals(-code).name}"
+        return f"{part} ended with exit code {code}"
+
     def obituary(self, part: str) -> str:
         """How a part ended, its last lines, and where the rest is."""
         child = self.children[part]
-        code = child.code
-        how = (
-            f"by {signal.Signals(-code).name}" if code is not None and code < 0 else f"with exit code {code}"
-        )
-        return f"{part} ended {how}; its last lines, from {child.log}:\n{indented(child.tail())}"
+        return f"{self.ending(part)}; its last lines, from {child.log}:\n{indented(child.tail())}"
 
     async def stop(self, *parts: str, grace_s: float = STOP_GRACE_S) -> None:
         """SIGTERM to all of them at once, then SIGKILL to the process groups of those that stay."""
