@@ -100,6 +100,7 @@ class Agent:
     instance: int = 0
     running: bool = True
     cut: bool = False
+    dead: bool = False
     stream: Stream | None = None
     epoch: SessionEpoch | None = None
     highest_term: int = 0
@@ -139,6 +140,14 @@ class Agent:
         self.sim.checks.goes_away(self.row.node_id, "link")
         self.sim.world.at(seconds, self._joined)
 
+    def die(self) -> None:
+        """Never heard again; what runs there may run on."""
+        self.sim.world.note(self.name, "is cut off for good")
+        self.dead = True
+        if not self.cut:
+            self.cut = True
+            self.sim.checks.goes_away(self.row.node_id, "link")
+
     def crash_engine(self) -> None:
         living = sorted(key for key, held in self.journal.items() if held.engine and held.engine.alive)
         if living:
@@ -146,6 +155,8 @@ class Agent:
             self._end(held, Exit(139, 11, "crashed", "segmentation fault"), tell=True)
 
     def _joined(self) -> None:
+        if self.dead:
+            return
         self.sim.world.note(self.name, "joined again")
         self.cut = False
         self.sim.checks.comes_back(self.row.node_id, "link")
@@ -161,7 +172,7 @@ class Agent:
         for held in self.journal.values():
             if held.engine and held.engine.alive:
                 held.adopted = True
-                if held.state is ShardState.SERVING:
+                if held.state in (ShardState.SERVING, ShardState.LAUNCHING) and held.engine.serving_since:
                     held.state, held.probed = ShardState.LAUNCHING, False
                     self.sim.world.at(1.0, self._adopted, held, instance)
             elif held.state is not ShardState.EXITED:

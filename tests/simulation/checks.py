@@ -96,12 +96,13 @@ class Checks:
         self.count("engines started")
 
     def engine_stopped(self, engine: Engine, reason: str) -> None:
-        """TERM reached it on somebody's wish: nobody may still use it, unless its drain took too long."""
-        if "not drained within" in reason or engine.serving_since is None:
+        """TERM reached it because it was to leave, so after a drain: nobody may still use it. (No request
+        here lasts as long as the shortest drain deadline.)"""
+        if engine.serving_since is None or not (reason in ("idle", "replaced") or "wanted" in reason):
             return
         endpoint = f"{engine.replica_id}@{engine.epoch}"
         running = {key: count for key, count in self.in_flight.items() if key[1] == endpoint and count}
-        if running and reason in ("idle", "surplus"):
+        if running:
             self.fail(f"{engine.shard_id} stopped as {reason} with {running} requests running")
 
     def used(self, replica_id: ReplicaId) -> None:
@@ -164,6 +165,8 @@ def served_models(checks: Checks, wanted: Mapping[str, int]) -> dict[str, int]:
     found = dict.fromkeys(wanted, 0)
     for engine in checks.living():
         model = engine.replica_id.rpartition("/")[0]
+        if checks.may_be_silent(engine.node_id):
+            continue
         if engine.serving_since is not None and engine.shard_id.endswith(".0") and model in found:
             found[model] += 1
     return found

@@ -34,6 +34,8 @@ class Plan:
     redis_away: float = 0.1
     router_crash: float = 0.12
     edit_model: float = 0.2
+    #: At most one node of a run, for good.
+    node_dies: float = 0.02
 
 
 @dataclass
@@ -103,11 +105,13 @@ class Sim:
             self.redis.flush()
         if world.chance(rolls.redis_away / 60) and self.redis.up:
             self.redis.up = False
-            world.at(world.between(5.0, 60.0), self._redis_back)
+            world.at(world.between(5.0, 90.0), self._redis_back)
         if world.chance(rolls.router_crash / 60):
             pick(self.routers).crash()
         if world.chance(rolls.edit_model / 60):
             self._edit()
+        if world.chance(rolls.node_dies / 60) and not any(one.dead for one in self.agents):
+            pick(self.agents).die()
 
     def _redis_back(self) -> None:
         self.redis.up = True
@@ -141,18 +145,24 @@ class Sim:
             for shard in row.shards
             if not shard.released
         }
-        orphans = [one.shard_id for one in self.checks.living() if one.shard_id not in claimed]
+        dead = {one.row.node_id for one in self.agents if one.dead}
+        orphans = [
+            one.shard_id
+            for one in self.checks.living()
+            if one.shard_id not in claimed and one.node_id not in dead
+        ]
         if orphans:
             raise Violation(f"engines nobody knows: {orphans}")
-        if self.store.stored.tombstones:
-            raise Violation(f"tombstones left: {self.store.stored.tombstones}")
+        stones = [stone for stone in self.store.stored.tombstones if stone.node_id not in dead]
+        if stones:
+            raise Violation(f"tombstones left: {stones}")
         ready = {
             row.endpoint_id
             for row in self.store.stored.replicas.values()
-            if row.phase is Phase.READY and row.wish is Wish.SERVE
+            if row.phase is Phase.READY and row.wish is Wish.SERVE and row.model in wanted
         }
-        for router in self.routers:
-            told = {key for key, one in router.table.endpoints.items() if not one.draining}
+        for router in self.routers:  # The cold model may be coming or going at this very moment.
+            told = {key for key, one in router.table.endpoints.items() if one.model in wanted}
             if told != ready:
                 raise Violation(f"{router.name} has {sorted(told)}, ready are {sorted(ready)}")
 

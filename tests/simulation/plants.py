@@ -1,0 +1,86 @@
+"""Planted bugs: each breaks one rule of the real core for as long as the block lasts.
+
+A checker that no bug can trip is worth nothing; `test_plants.py` runs seeds under each until it is caught.
+"""
+
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import replace
+from typing import Any
+from unittest.mock import patch
+
+from llmgw_controller.core import (
+    apply,
+    exits,
+    groups,
+    idleness,
+    nodes,
+    placement,
+    reconcile,
+    replica,
+    routes,
+)
+from llmgw_controller.core.claims import Use
+from llmgw_controller.core.explain import Spot
+from llmgw_controller.core.hearing import Brake
+from llmgw_controller.core.state import Exit, Phase, ReplicaRow, Stored
+from tests.simulation import controller as simulated
+
+_EXIT_OF = exits.exit_of
+
+
+def _silence_is_exit(snapshot: Any, row: Any, shard: Any) -> Exit | None:
+    """An unreachable node's engines count as gone: their devices go to others, and the replica moves."""
+    seen = _EXIT_OF(snapshot, row, shard)
+    if seen is None:
+        heard = snapshot.heard.get(shard.node_id)
+        now = max((one.heard_at for one in snapshot.heard.values()), default=0.0)
+        if heard is not None and now - heard.heard_at > snapshot.intervals.unreachable_after_s:
+            return Exit(None, None, "node_lost", "silent")
+    return seen
+
+
+def _only_flushes_count(_: Any, activity: Any, __: Any) -> str | None:
+    """Routers that are silent, or have not sent their maps again, are not asked after."""
+    return "watch_restarted" if activity.watching_since is None else None
+
+
+def _any_phase(row: Any, snapshot: Any, now: float) -> bool:
+    return bool(row.shards) and row.phase in (Phase.STARTING, Phase.READY)
+
+
+@contextmanager
+def planted(name: str) -> Iterator[None]:
+    """One of `PLANTS`; "fence off" is a switch of the simulated store and is not here."""
+    with ExitStack() as stack:
+        for target, attribute, instead in PLANTS[name]:
+            stack.enter_context(patch.object(target, attribute, instead))
+        yield
+
+
+def _spot_ignoring_claims(room: Any, profile: Any) -> Any:
+    some = [device for device in room.devices if device.use is not Use.UNHEALTHY]
+    return Spot(room.node.node_id, tuple(device.device_id for device in some[: profile.gpus_per_node]))
+
+
+def _reserve_unchecked(stored: Stored, row: ReplicaRow) -> Stored:
+    return replace(stored, replicas={**stored.replicas, row.replica_id: row})
+
+
+#: Name -> what is replaced in the core while it is planted.
+PLANTS: dict[str, list[tuple[Any, str, Any]]] = {
+    "unknown is idle": [(idleness, "_watch_broken", _only_flushes_count)],
+    "silence is exit": [(groups, "exit_of", _silence_is_exit), (exits, "exit_of", _silence_is_exit)],
+    "any phase is routed to": [(routes, "is_routable", _any_phase)],
+    "no learning window": [(replica, "is_learning", lambda *_: False)],
+    "drains are not waited for": [(groups, "wants_stop", lambda *_: "drained")],
+    "claims are not looked at": [
+        (placement, "_spot", _spot_ignoring_claims),
+        (apply, "_reserve", _reserve_unchecked),
+    ],
+    "lost commands stay lost": [
+        (simulated.Controller, "_send_desired", lambda _: None),
+        (reconcile, "repeat", lambda _: None),
+    ],
+    "nobody is ever lost": [(nodes, "brake", lambda *_: Brake(1, 1, on=True))],
+}
