@@ -244,6 +244,20 @@ async def test_many_changes_in_a_moment_are_one_report_and_all_goes_up_each_beat
         assert {epoch for epoch, said in stream.said if not isinstance(said, Hello)} == {1}
 
 
+async def test_everything_goes_up_each_beat_also_while_something_changes_all_the_time(
+    fake_clock: FakeClock,
+) -> None:
+    async with connected(fake_clock, lively) as bench:
+        bench.view.put(shard("quiet"))
+        await fake_clock.advance(1)
+        for count in range(12):
+            bench.view.put(replace(shard("busy"), running=count))
+            await fake_clock.advance(1)
+        told = [said.shards for said in bench.streams[0].of(ShardsReport) if isinstance(said, ShardsReport)]
+        quiet = [shards for shards in told if any(one.spec.shard_id == "quiet" for one in shards)]
+        assert len(quiet) == 3, "once as news, then with each beat"
+
+
 async def test_beats_keep_their_pace_and_number(fake_clock: FakeClock) -> None:
     async with connected(fake_clock, lively) as bench:
         await fake_clock.advance(4 * BEAT_S)

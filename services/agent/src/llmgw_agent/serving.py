@@ -162,7 +162,6 @@ class _Agent:
 
     async def start(self) -> tuple[View, Connection]:
         """Take over what runs, look at everything once, and be ready to talk."""
-        await asyncio.to_thread(self._store.empty_trash)
         devices = await self.devices.read()
         view = View(
             self.node, self.devices, self._weights, self._inventory(devices), self._changes, self._clock,
@@ -172,6 +171,7 @@ class _Agent:
         await take_over(self.node, journalled, self._table, self._launcher, self._journal)
         known = {shard.token for shard in journalled.values() if shard.token}
         self.node.know_strays(self._table.strays(self._folder.owner_id(), known))
+        await asyncio.to_thread(self._store.empty_trash)
         await view.refresh()
         connection = Connection(
             dial, Rotation(self._settings.controllers), TermGate(self._folder.highest_term()),

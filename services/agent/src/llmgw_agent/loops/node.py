@@ -12,7 +12,7 @@ from llmgw_agent.core.weights import WeightsKey
 from llmgw_agent.loops.owner import ShardOwner
 from llmgw_agent.loops.world import World
 from llmgw_agent.ports import RunningEngine
-from llmgw_kit.errors import Conflict, NotFound
+from llmgw_kit.errors import Conflict, NotFound, Unavailable
 from llmgw_kit.ids import ShardId
 from llmgw_kit.lifecycle import cancel_all
 
@@ -172,7 +172,10 @@ class Node:
                 f"{key} is in use by {', '.join(users) or 'a fetch'}", code="in_use",
                 next_steps=["stop the model's replicas on this node first"],
             )  # fmt: skip
-        freed = await self._world.weights.remove(key)
+        try:
+            freed = await self._world.weights.remove(key)
+        except OSError as e:
+            raise Unavailable(f"{key} cannot be removed: {e}") from None
         self._changed()
         return f"removed {key}: {freed} bytes freed"
 

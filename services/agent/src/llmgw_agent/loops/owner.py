@@ -140,8 +140,13 @@ class ShardOwner:
         return await self._world.weights.verify(key, listing.bytes, self._progress)
 
     def _progress(self, fraction: float | None) -> None:
-        if self.shard.state in (ShardState.FETCHING, ShardState.VERIFYING):
-            self.update(progress=None if fraction is None else min(1.0, max(0.0, fraction)))
+        if self.shard.state not in (ShardState.FETCHING, ShardState.VERIFYING):
+            return
+        before = self.shard.progress
+        after = None if fraction is None else min(1.0, max(0.0, fraction))
+        # By the percent: every chunk would be a message to the controller.
+        if before is None or after is None or abs(after - before) >= 0.01:
+            self.update(progress=after)
 
     def _launch(self, argv: tuple[str, ...], env: Mapping[str, str]) -> RunningEngine:
         world, spec = self._world, self.shard.spec

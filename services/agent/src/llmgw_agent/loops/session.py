@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+from contextlib import suppress
 from dataclasses import replace
 
 from llmgw_agent.core.devices import Device, DeviceState, Inventory
@@ -32,7 +33,7 @@ from llmgw_agent.loops.view import View
 from llmgw_agent.loops.waiting import within
 from llmgw_agent.ports import ControllerStream
 from llmgw_kit.clock import Clock
-from llmgw_kit.errors import LlmgwError
+from llmgw_kit.errors import LlmgwError, Unavailable
 from llmgw_kit.ids import ShardId
 
 log = logging.getLogger(__name__)
@@ -64,6 +65,7 @@ class Session:
         self._view, self._clock = view, clock
         self._desired = DesiredGate()
         self._sent = _Sent(hello)
+        self._removals: set[asyncio.Task[None]] = set()
 
     async def run(self) -> None:
         """Until it ends: always by raising SessionOver."""
@@ -81,9 +83,9 @@ class Session:
             leader = getattr(e, "leader_address", None)
             raise SessionOver(e.text, code=e.code, leader=leader) from None
         finally:
-            for task in tasks:
+            for task in (*tasks, *self._removals):
                 task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
+            await asyncio.gather(*tasks, *self._removals, return_exceptions=True)
             await self.stream.close()
 
     async def _say(self, said: Said) -> None:
@@ -99,19 +101,24 @@ class Session:
             await self._clock.sleep(self.welcome.beat_interval_s)
 
     async def _report(self) -> None:
-        """Changes at once, everything each beat: a lost word must not be lost for long."""
+        """Changes at once, everything each beat: a lost word must not be lost for long, also while
+        something changes all the time."""
+        beat_s = self.welcome.beat_interval_s
         seen = -1  # what changed between Hello and now goes first
+        whole_at = self._clock.monotonic_s()
         while True:
             change = asyncio.ensure_future(self._view.changes.after(seen))
             try:
-                changed = await within(change, self._clock, self.welcome.beat_interval_s)
+                if await within(change, self._clock, whole_at + beat_s - self._clock.monotonic_s()):
+                    await self._clock.sleep(COALESCE_S)
             finally:
                 change.cancel()
                 await asyncio.gather(change, return_exceptions=True)
-            if changed:
-                await self._clock.sleep(COALESCE_S)
-            seen = self._view.changes.count
-            for said in self._sent.news(self._view, now=self._clock.monotonic_s(), everything=not changed):
+            seen, now = self._view.changes.count, self._clock.monotonic_s()
+            everything = now >= whole_at + beat_s
+            if everything:
+                whole_at = now
+            for said in self._sent.news(self._view, now=now, everything=everything):
                 await self._say(said)
 
     # -- down ----------------------------------------------------------------------------------
@@ -144,18 +151,27 @@ class Session:
 
     async def _command(self, word: Word) -> None:
         match word:
-            case StartWord() | DrainWord() | StopWord() | RemoveWord():
-                try:
-                    result = Result(word.command_id, True, await self._do(word))
-                except LlmgwError as e:
-                    result = Result(word.command_id, False, e.text)
-                await self._say(result)
+            case StartWord() | DrainWord() | StopWord():
+                await self._answer(word)
+            case RemoveWord():
+                # Deleting terabytes takes a while, and a stop must not wait behind it.
+                removal = asyncio.create_task(self._answer(word), name=f"remove {word.key}")
+                self._removals.add(removal)
+                removal.add_done_callback(self._removals.discard)
             case Unreadable(text, command_id):
                 log.error("the controller said something unreadable: %s", text)
                 if command_id is not None:
                     await self._say(Result(command_id, False, text))
             case _:
                 log.error("the controller sent %s in the middle of a session; ignored", type(word).__name__)
+
+    async def _answer(self, word: StartWord | DrainWord | StopWord | RemoveWord) -> None:
+        try:
+            result = Result(word.command_id, True, await self._do(word))
+        except LlmgwError as e:
+            result = Result(word.command_id, False, e.text)
+        with suppress(Unavailable):  # the stream has ended; who listens says why
+            await self._say(result)
 
     async def _do(self, word: StartWord | DrainWord | StopWord | RemoveWord) -> str:
         """What was done, for people. Raises LlmgwError saying why it was not."""
