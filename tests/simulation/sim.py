@@ -111,7 +111,9 @@ class Sim:
         if world.chance(rolls.edit_model / 60):
             self._edit()
         if world.chance(rolls.node_dies / 60) and not any(one.dead for one in self.agents):
-            pick(self.agents).die()
+            # Not one of the fabric: with two of three left, small replicas may lie where the gang no longer
+            # fits, and nobody is evicted for it.
+            pick(self.agents[3:]).die()
 
     def _redis_back(self) -> None:
         self.redis.up = True

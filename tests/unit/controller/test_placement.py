@@ -149,9 +149,16 @@ HERE = (weights_of(SMALL),)
             ],
             "n2",
         ),
+        ([node("n1", 2, fabrics=("ib",)), node("n2", 4)], None, [], "n2"),
         ([node("n2", 2), node("n1", 2)], None, [], "n1"),
     ],
-    ids=["holds the weights", "keeps the larger node whole", "another node than its own kind", "by name"],
+    ids=[
+        "holds the weights",
+        "keeps the larger node whole",
+        "another node than its own kind",
+        "breaks no whole node of a fabric",
+        "by name",
+    ],
 )
 def test_scores_in_order(nodes, weights_on, rows, expected):
     snap = snapshot([SMALL, OTHER], nodes, rows)

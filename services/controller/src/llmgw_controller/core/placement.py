@@ -196,7 +196,7 @@ def _choose(
     else:
         fabrics = sorted({fabric for node_id in nodes for fabric in rooms[node_id].node.fabrics})
         groups = [[n for n in nodes if fabric in rooms[n].node.fabrics] for fabric in fabrics]
-    best: tuple[tuple[tuple[int, bool, int, int], ...], tuple[NodeId, ...]] | None = None
+    best: tuple[tuple[tuple[int, bool, bool, int, int], ...], tuple[NodeId, ...]] | None = None
     for group in groups:
         if len(group) < profile.nodes:
             continue
@@ -213,12 +213,14 @@ def _choose(
     return best[1] if best else None
 
 
-def _score(model: Model, profile: Profile, room: Room) -> tuple[bool, int, int]:
-    """Lower is better: weights are here; little stays free beside it, so that whole nodes stay whole;
-    few replicas of the same model, so that one node's end does not take them all."""
+def _score(model: Model, profile: Profile, room: Room) -> tuple[bool, bool, int, int]:
+    """Lower is better: weights are here; no whole node of a fabric is broken up for less than a gang, for
+    only whole ones can take one; little stays free beside it, so that other nodes stay whole too; few
+    replicas of the same model, so that one node's end does not take them all."""
     missing = model.weights is not None and (model.name, model.weights.version) not in room.weights
     free = len([device for device in room.devices if device.use is Use.FREE])
-    return missing, free - profile.gpus_per_node, dict(room.models).get(model.name, 0)
+    breaks = profile.nodes == 1 and bool(room.node.fabrics) and free == len(room.devices)
+    return missing, breaks, free - profile.gpus_per_node, dict(room.models).get(model.name, 0)
 
 
 def _spot(room: Room, profile: Profile) -> Spot:
