@@ -5,7 +5,7 @@ import os
 import shutil
 import socket
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -97,9 +97,9 @@ class Stack:
             Process(row["pid"], row["parent"], row["started_ticks"], tuple(row["argv"])) for row in rows
         )
 
-    def ctl(self, *words: str, through: str = "controller-1") -> Any:
-        """What `llmgwctl --output json WORDS…` prints, run in a controller's container."""
-        addresses = ",".join(f"{name}:7070" for name in CONTROLLERS)
+    def ctl(self, *words: str, through: str = "controller-1", asking: Sequence[str] = CONTROLLERS) -> Any:
+        """What `llmgwctl --output json WORDS…` prints, run in the container of one controller."""
+        addresses = ",".join(f"{name}:7070" for name in asking)
         # 0 fine, 1 trouble found: both are answers.
         script = 'llmgwctl "$@" || [ $? -eq 1 ]'
         command = ("sh", "-c", script, "sh", "--controller", addresses, "--output", "json", *words)
