@@ -2,12 +2,15 @@
 
 import asyncio
 import os
+import signal
+import sys
 import threading
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from llmgw_agent.adapters import procfs
 from llmgw_agent.adapters.fetching import FetchLimits, Weights
 from llmgw_agent.adapters.files import write_json
 from llmgw_agent.adapters.journal import Journal
@@ -176,3 +179,26 @@ async def test_who_joins_a_fetch_that_is_just_being_given_up_begins_another(tmp_
     third.cancel()
     await asyncio.gather(first, second, third, return_exceptions=True)
     assert not weights.fetching(key)
+
+
+async def test_members_are_session_group_and_token_but_never_another_process_of_that_pid() -> None:
+    script = "import os,sys,time; os.fork() or os.setsid(); print(os.getpid(), flush=True); time.sleep(60)"
+    child = await asyncio.create_subprocess_exec(
+        sys.executable, "-c", script, stdout=asyncio.subprocess.PIPE, start_new_session=True,
+        env={**os.environ, "LLMGW_SHARD_TOKEN": "of-this-test"},
+    )  # fmt: skip
+    assert child.stdout is not None
+    both = {int(await child.stdout.readline()), int(await child.stdout.readline())}
+    try:
+        seen = procfs.stat(child.pid)
+        assert seen is not None
+        found = procfs.members(child.pid, "of-this-test", start_ticks=seen.start_ticks)
+        assert {one.pid for one in found} == both
+        assert {one.pid for one in procfs.members(child.pid, None)} == {child.pid}
+        assert {one.pid for one in procfs.members(None, "of-this-test")} == both
+        reused = procfs.members(child.pid, "another-token", start_ticks=seen.start_ticks - 1)
+        assert reused == [], "the pid was given to another process"
+    finally:
+        for pid in both:
+            os.kill(pid, signal.SIGKILL)
+        await child.wait()

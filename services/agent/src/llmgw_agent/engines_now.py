@@ -147,7 +147,7 @@ def stop_all(data_dir: Path, *, grace_s: float | None) -> list[tuple[Shard, str]
         while _alive(pid, shard) and time.monotonic() < deadline:
             time.sleep(LOOK_S)
         how = "stopped" if not _alive(pid, shard) else "killed: it ignored SIGTERM"
-        left = _kill_left(pid, shard.token)
+        left = _kill_left(pid, shard.token, shard.process.start_ticks if shard.process else None)
         if left:
             how = f"pids {left} do not end after SIGKILL; they hang in the kernel"
         elif shard.state is not ShardState.EXITED:
@@ -180,10 +180,10 @@ def _signal_group(pid: int, number: signal.Signals) -> None:
         os.killpg(pid, number)
 
 
-def _kill_left(pid: int | None, token: str | None) -> list[int]:
+def _kill_left(pid: int | None, token: str | None, start_ticks: int | None = None) -> list[int]:
     """SIGKILL all that is left of an engine; pids that do not go within the limit."""
     until = time.monotonic() + KILL_WAIT_S
-    while left := procfs.members(pid, token):
+    while left := procfs.members(pid, token, start_ticks=start_ticks):
         if time.monotonic() > until:
             return [one.pid for one in left]
         for one in left:

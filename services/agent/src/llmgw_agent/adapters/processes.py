@@ -84,16 +84,18 @@ class EngineProcess:
     async def kill(self) -> None:
         """SIGKILL everything of this engine; returns when nothing of it is left."""
         self._signal_group(signal.SIGKILL)
-        await sweep(self.identity.pid, self._token, self._clock)
+        await sweep(self.identity.pid, self._token, self._clock, start_ticks=self.identity.start_ticks)
         await self.ended
 
 
-async def sweep(leader: int | None, token: str | None, clock: Clock) -> None:
+async def sweep(
+    leader: int | None, token: str | None, clock: Clock, *, start_ticks: int | None = None
+) -> None:
     """SIGKILL what is left of an engine (session, group, token) until nothing is.
 
     Never gives up: while one is left, its GPU is not free, and saying otherwise would give it away."""
     waited = 0.0
-    while left := procfs.members(leader, token):
+    while left := procfs.members(leader, token, start_ticks=start_ticks):
         for one in left:
             try:
                 os.kill(one.pid, signal.SIGKILL)

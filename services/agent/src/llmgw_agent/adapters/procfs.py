@@ -93,9 +93,16 @@ def token_holders() -> dict[str, tuple[Found, ...]]:
     return {token: tuple(group) for token, group in holders.items()}
 
 
-def members(leader: int | None, token: str | None) -> list[Stat]:
-    """Live processes of one engine: its session, its group, and whoever carries its token wherever it
-    went. `leader` None: only by token, for a pid that may by now be somebody else's."""
+def members(leader: int | None, token: str | None, *, start_ticks: int | None = None) -> list[Stat]:
+    """Live processes of one engine: its session, its group, and whoever carries its token wherever it went.
+
+    `leader` None: only by token, for a pid that may by now be somebody else's. With `start_ticks` the
+    same once the pid was given to another process; the kernel keeps a number back while a session or
+    group bears it, so until then whoever is in that session is of the engine."""
+    if leader is not None and start_ticks is not None:
+        at_pid = stat(leader)
+        if at_pid is not None and at_pid.start_ticks != start_ticks:
+            leader = None
     gathered = []
     for one in live():
         if one.pid == os.getpid():
