@@ -104,6 +104,7 @@ def test_words_of_the_controller() -> None:
     assert heard(move_on=pb.MoveOn()) == MoveOn(None)
     welcome = pb.Welcome(session_epoch=1, beat_interval_s=2, leader_name="c", controllers=["a:1"])
     assert heard(welcome=welcome) == Welcome(1, 2.0, "c", ("a:1",))
+    assert heard(welcome=pb.Welcome(session_epoch=1)) == Welcome(1, wire.BEAT_S, "", ())
     assert heard(reject=pb.Reject(code="x", text="y")) == Rejected("x", "y", None)
     assert heard(stop_shard=pb.StopShard(command_id="c", shard_id="s")) == StopWord(
         "c", ShardId("s"), "stopped"
@@ -119,6 +120,8 @@ def test_words_of_the_controller() -> None:
 
 def test_words_it_does_not_understand_are_unreadable_not_guessed_at() -> None:
     assert isinstance(heard(), Unreadable)
+    newer = pb.ConnectResponse.FromString(b"\x08\x07\xf2\x07\x00")
+    assert isinstance(wire.heard_from(newer).word, Unreadable), "a kind of message from the future"
     wanted = [pb.WantedShard(spec=FULL, wish=pb.SHARD_WISH_RUN), pb.WantedShard(spec=FULL)]
     assert isinstance(heard(desired=pb.Desired(version=1, shards=wanted)), Unreadable), "not half a list"
     bad = heard(start_shard=pb.StartShard(command_id="c9", spec=pb.ShardSpec(shard_id="s1")))

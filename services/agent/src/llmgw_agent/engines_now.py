@@ -64,8 +64,15 @@ def _running_pid(shard: Shard, boot_id: str, holders: tuple[Found, ...]) -> int 
 
 def _journal(data_dir: Path) -> Journal:
     folder = DataFolder(data_dir)
-    if not folder.journal.is_dir():
-        raise StartupError(f"no agent has used {data_dir} yet", next_steps=["check --data-dir"])
+    try:
+        list(folder.journal.iterdir())
+    except FileNotFoundError:
+        raise StartupError(f"no agent has used {data_dir} yet", next_steps=["check --data-dir"]) from None
+    except OSError as e:
+        raise StartupError(
+            f"the journal in {data_dir} cannot be read: {e.strerror}",
+            next_steps=["run this as the agent's user"],
+        ) from None
     return Journal(folder.journal)
 
 

@@ -48,6 +48,8 @@ _WISHES = {pb.SHARD_WISH_RUN: Wish.RUN, pb.SHARD_WISH_DRAIN: Wish.DRAIN, pb.SHAR
 
 #: Durations a spec without them is given: 0 in a plain proto3 field means that nobody set it.
 READY_TIMEOUT_S, DRAIN_TIMEOUT_S, STOP_GRACE_S = 600.0, 120.0, 20.0
+#: Likewise of a welcome; without it we would beat without a pause.
+BEAT_S = 5.0
 
 
 def spec_from(m: pb.ShardSpec) -> ShardSpec:
@@ -147,7 +149,8 @@ def _word(m: pb.ConnectResponse) -> Word:
         match kind:
             case "welcome":
                 w = m.welcome
-                return Welcome(w.session_epoch, w.beat_interval_s, w.leader_name, tuple(w.controllers))
+                beat_s = w.beat_interval_s if w.beat_interval_s > 0 else BEAT_S
+                return Welcome(w.session_epoch, beat_s, w.leader_name, tuple(w.controllers))
             case "desired":
                 return DesiredList(m.desired.version, wanted_from(m.desired))
             case "start_shard":
