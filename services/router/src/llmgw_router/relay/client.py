@@ -46,7 +46,7 @@ class ClientConnection(asyncio.Protocol):
 
     __slots__ = (
         "_ahead",
-        "_body_parts",
+        "_body",
         "_deaf",
         "_head_bytes",
         "_head_done",
@@ -78,7 +78,7 @@ class ClientConnection(asyncio.Protocol):
         #: The request that is arriving.
         self.parsing: Exchange | None = None
         self._ready: deque[Exchange] = deque()
-        self._ahead: list[bytes] = []
+        self._ahead = bytearray()
         self._pumping = False
         #: Nothing that arrives is of interest any more.
         self._deaf = False
@@ -115,7 +115,7 @@ class ClientConnection(asyncio.Protocol):
     def on_message_begin(self) -> None:
         exchange = self.parsing = Exchange(self)
         self._lines: list[bytes] | None = exchange.head
-        self._body_parts: list[bytes] = []
+        self._body: bytes | bytearray = b""
         self._head_done = False
 
     def on_url(self, part: bytes) -> None:
@@ -195,25 +195,31 @@ class ClientConnection(asyncio.Protocol):
             exchange.refusal = too_large(self.hub.limits)
             self._give_up(exchange)
             return
-        self._body_parts.append(part)
+        if not self._body:
+            self._body = part
+        elif isinstance(self._body, bytearray):
+            self._body += part
+        else:
+            # Not a list of parts: a body that comes byte by byte would cost forty times its size.
+            self._body = bytearray(self._body) + part
 
     def on_message_complete(self) -> None:
         exchange = self.parsing
         if exchange is None:
             return
         self.parsing = None
-        parts = self._body_parts
-        if parts:
+        body = self._body
+        if body:
             exchange.has_body = True
-            exchange.body = parts[0] if len(parts) == 1 else b"".join(parts)
-            self._body_parts = []
+            exchange.body = body if isinstance(body, bytes) else bytes(body)
+            self._body = b""
         exchange.keep = self._parser.should_keep_alive()
         self._ready.append(exchange)
 
     def _give_up(self, exchange: Exchange) -> None:
         # It is answered in its turn, and then the connection ends: the rest of what comes is not read.
         self.parsing = None
-        self._body_parts = []
+        self._body = b""
         self._deaf = True
         exchange.keep = False
         self._ready.append(exchange)
@@ -224,8 +230,9 @@ class ClientConnection(asyncio.Protocol):
         if self._deaf:
             return
         if self.current is not None:
-            self._ahead.append(data)
-            if sum(map(len, self._ahead)) > _AHEAD_BYTES:
+            self._ahead += data
+            if len(self._ahead) > _AHEAD_BYTES:
+                # Its leaving is then noticed only when writing fails: the price of what it does.
                 self.transport.pause_reading()
             return
         self._feed(data)
@@ -245,6 +252,10 @@ class ClientConnection(asyncio.Protocol):
         except httptools.HttpParserUpgrade:
             # llhttp completes the message before it says so; what follows would be another protocol.
             self._refuse_last(errors.NO_UPGRADE, "Upgrades are not supported on this port.")
+            return
+        except httptools.HttpParserCallbackError as error:
+            self.hub.log_bug("parsing a request", error)
+            self.refuse_next(errors.INTERNAL, "Internal error of the router.")
             return
         except httptools.HttpParserError as error:
             if not self._deaf:
@@ -295,7 +306,7 @@ class ClientConnection(asyncio.Protocol):
                     self.current = exchange
                     self.hub.begin(exchange)
                 elif self._ahead:
-                    data = b"".join(self._ahead)
+                    data = bytes(self._ahead)
                     self._ahead.clear()
                     self.transport.resume_reading()
                     self._feed(data)

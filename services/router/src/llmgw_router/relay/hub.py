@@ -155,6 +155,12 @@ class Hub:
         except Exception:
             self.bug(exchange)
 
+    def log_bug(self, doing: str, error: Exception) -> None:
+        """The traceback of what should not have happened, for the supervisor's log."""
+        cause = error.__context__ or error
+        trace = "".join(traceback.format_exception(cause, limit=12))
+        self.log(logging.ERROR, f"internal error while {doing}: {trace}")
+
     def bug(self, exchange: "Exchange") -> None:
         """Called from an except block at the rim: log the traceback, answer 500, keep serving."""
         request_id = (exchange.request_id or b"").decode("latin-1")
@@ -173,7 +179,7 @@ class Hub:
             counters[_GONE] += 1
         else:
             counters[_CLASS.get(status // 100, _GONE)] += 1
-        counters[_BYTES_IN] += len(exchange.body)
+        counters[_BYTES_IN] += exchange.body_bytes
         counters[_BYTES_OUT] += exchange.bytes_out
         began = exchange.started_ns
         duration_us = (now_ns - began) // 1000
@@ -205,7 +211,7 @@ class Hub:
                 code=exchange.code,
                 model=exchange.model,
                 endpoint_id=None if endpoint is None else endpoint.name,
-                bytes_in=len(exchange.body),
+                bytes_in=exchange.body_bytes,
                 bytes_out=exchange.bytes_out,
                 ttft_ms=None if ttft_us is None else ttft_us / 1000,
                 duration_ms=duration_us / 1000,

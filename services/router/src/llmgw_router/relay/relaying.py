@@ -37,6 +37,8 @@ class Relaying(Request):
     def start_answer(self, connection: "UpstreamConnection", payload: bytes, *, whole: bool) -> None:
         """Send the head with what there is of the body; `whole`: that is all of it."""
         self.head_sent = True
+        # From here on it is not sent again, and a stream may last for an hour.
+        self.body = b""
         self.status = connection.status
         self.framing = framing = framing_of(connection, http10=self.http10, whole=whole)
         if framing == BY_CLOSE or self.hub.draining:

@@ -38,6 +38,9 @@ _known = _FIELDS.known.get
 _PLAIN_CONNECTION = (b"keep-alive", b"close")
 
 
+#: An engine is ours, but a port may be anybody's.
+_MOST_HEAD_BYTES = 256 * 1024
+
 #: Statuses by which an engine refuses us, not the caller.
 DENIALS = (401, 403)
 
@@ -47,6 +50,7 @@ class UpstreamConnection(asyncio.Protocol):
 
     __slots__ = (
         "_excess",
+        "_head_bytes",
         "_hop_names",
         "_interim",
         "_keep",
@@ -95,6 +99,7 @@ class UpstreamConnection(asyncio.Protocol):
         self._excess = False
         self._keep = False
         self._interim = False
+        self._head_bytes = 0
         self.head_done = False
         self.transport.write(head + body if len(body) < 65536 else head)
         if len(body) >= 65536:
@@ -198,6 +203,9 @@ class UpstreamConnection(asyncio.Protocol):
         broken: str | None = None
         try:
             self._parser.feed_data(data)
+        except httptools.HttpParserCallbackError as error:
+            exchange.hub.log_bug("parsing an answer", error)
+            broken = "the router failed to read it"
         except httptools.HttpParserUpgrade:
             broken = "it switched protocols, which nobody asked for"
         except httptools.HttpParserError as error:
@@ -211,14 +219,21 @@ class UpstreamConnection(asyncio.Protocol):
         else:
             payload = b"".join(parts)
             parts.clear()
-        if self.done:
-            # Bytes after a complete answer spoil the connection, not the answer.
-            self._finish(exchange, payload, keep=self._keep and broken is None and not self._excess)
-        else:
+        try:
+            if self.done:
+                # Bytes after a complete answer spoil the connection, not the answer.
+                self._finish(exchange, payload, keep=self._keep and broken is None and not self._excess)
+                return
             if self.head_done:
                 exchange.answer_came(self, payload)
+            else:
+                self._head_bytes += len(data)
+                if self._head_bytes > _MOST_HEAD_BYTES:
+                    broken = f"its head exceeds {_MOST_HEAD_BYTES} bytes"
             if broken is not None and self.exchange is exchange:
                 exchange.answer_invalid(self, broken)
+        except Exception:
+            exchange.hub.bug(exchange)
 
     def _finish(self, exchange: "Exchange", payload: bytes, *, keep: bool) -> None:
         if self.status in DENIALS and not exchange.answer_wanted(self):
