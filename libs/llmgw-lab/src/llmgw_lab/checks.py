@@ -13,7 +13,15 @@ from typing import IO
 
 from llmgw_kit.errors import StartupError
 from llmgw_kit.testing.ports import free_ports
-from llmgw_lab.layout import DEFAULT_PORTS, HOST, Layout, port_variable
+from llmgw_lab.layout import (
+    DEFAULT_PORTS,
+    ENGINE_PORTS_END,
+    ENGINE_PORTS_FROM,
+    ENGINE_PORTS_OF_LAB,
+    HOST,
+    Layout,
+    port_variable,
+)
 
 #: The real model's 93 MB three times (mirror, two nodes), Postgres 60 MB, and as much again to breathe.
 NEEDED_BYTES = 700 * 1000 * 1000
@@ -134,5 +142,11 @@ def chosen_ports(environ: Mapping[str, str]) -> dict[str, int]:
 
 
 def free_layout(folder: Path) -> Layout:
-    """A layout on ports from the operating system, for tests and for a second lab."""
-    return Layout(folder, dict(zip(DEFAULT_PORTS, free_ports(len(DEFAULT_PORTS)), strict=True)))
+    """A layout on ports from the operating system, for tests and for a second lab.
+
+    Engine ports must lie below the range the system gives from, so labs that run side by side take
+    different slices of it by their process id. Two may still meet; agents look before they launch.
+    """
+    ports = dict(zip(DEFAULT_PORTS, free_ports(len(DEFAULT_PORTS)), strict=True))
+    slices = (ENGINE_PORTS_END - ENGINE_PORTS_FROM) // ENGINE_PORTS_OF_LAB
+    return Layout(folder, ports, ENGINE_PORTS_FROM + os.getpid() % slices * ENGINE_PORTS_OF_LAB)

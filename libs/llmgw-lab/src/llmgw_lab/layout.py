@@ -25,8 +25,9 @@ DEFAULT_PORTS: dict[str, int] = {
 }
 #: First port for engines (below the kernel's ephemeral range), and how many each node has: both nodes
 #: of the lab are one machine, and must not lease the same port.
-ENGINE_PORTS_FROM = 20_000
-ENGINE_PORTS_EACH = 100
+ENGINE_PORTS_FROM, ENGINE_PORTS_END = 20_000, 25_000
+ENGINE_PORTS_EACH = 50
+ENGINE_PORTS_OF_LAB = 2 * ENGINE_PORTS_EACH
 
 
 @dataclass(frozen=True)
@@ -76,6 +77,8 @@ class Layout:
     #: Absolute. Everything the lab writes is below it.
     folder: Path
     ports: Mapping[str, int]
+    #: Both nodes' engine ports begin here.
+    first_engine_port: int = ENGINE_PORTS_FROM
 
     def address(self, name: str) -> str:
         """HOST:PORT of a listener."""

@@ -39,7 +39,8 @@ class Suite:
     layout: Layout
     #: Catalog entries (docs/catalog.md); see llmgw_lab.models.
     models: Sequence[dict[str, Any]]
-    nodes: Sequence[Node] = field(default_factory=lab_nodes)
+    #: None: the two of the lab.
+    given_nodes: Sequence[Node] | None = None
     #: Settings over those of config.py, by part ("controller-1") or by kind ("controller").
     settings: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     children: dict[str, Child] = field(default_factory=dict, init=False)
@@ -47,6 +48,11 @@ class Suite:
     def __post_init__(self) -> None:
         self.postgres = EmbeddedPostgres(self.cage, self.layout.data("postgres"))
         self.redis = EmbeddedRedis(self.cage, self.layout.data("redis"))
+
+    @property
+    def nodes(self) -> Sequence[Node]:
+        """The nodes, each with an agent."""
+        return self.given_nodes or lab_nodes(self.layout.first_engine_port)
 
     @property
     def agents(self) -> list[str]:
