@@ -15,7 +15,7 @@ import pytest
 from compose_stack import CONTROLLERS, SERVICES, WORK, Process, Stack, running_stack
 from openai import OpenAI
 
-pytestmark = [pytest.mark.system, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.system, pytest.mark.timeout(1800)]
 
 #: The defaults of the controller: a leader that dies is followed within ttl + 2 s.
 LEASE_TTL_S = 10.0

@@ -33,8 +33,9 @@ LEFT_OUT = (
 )
 #: Where Debian, then Fedora, then OpenSSL's default keep the trust anchors of this machine.
 CA_BUNDLES = ("/etc/ssl/certs/ca-certificates.crt", "/etc/pki/tls/certs/ca-bundle.crt", "/etc/ssl/cert.pem")
-#: Measured: debootstrap 20–35 s and each package layer 10–25 s on an idle machine; eight times that.
-STEP_S = 300.0
+#: Measured: debootstrap 20–35 s and each package layer 10–25 s on an idle machine of two cores, and eight times
+#: that on one that ten test runs share.
+STEP_S = 600.0
 
 
 @dataclass(frozen=True)
