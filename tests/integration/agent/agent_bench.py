@@ -304,6 +304,8 @@ class FakeMirror:
     url: str = ""
     #: Answer so many listings with 503 first.
     fetching_for: int = 0
+    #: The mirror's own fetch failed, for this reason.
+    failed: str | None = None
     #: Listing answered in place of the real one.
     listing: Any = None
     #: Cut the first download after so many bytes.
@@ -319,11 +321,20 @@ class FakeMirror:
         """What the version consists of."""
         self.listings += 1
         if (request.match_info["model"], request.match_info["version"]) != (self.model, self.version):
-            return web.json_response({"error": "unknown"}, status=404)
+            error = {"code": "unknown_version", "message": "not known here", "next_steps": []}
+            return web.json_response({"error": error}, status=404)
+        if self.failed is not None:
+            body = {"model": self.model, "version": self.version, "state": "failed", "error": self.failed}
+            return web.json_response(body, status=502)
         if self.fetching_for > 0:
             self.fetching_for -= 1
-            body = {"state": "fetching", "received_bytes": 1, "total_bytes": 4, "eta_s": None}
-            return web.json_response(body, status=503, headers={"Retry-After": "0"})
+            on_its_way: dict[str, Any] = {
+                "state": "fetching",
+                "received_bytes": 1,
+                "total_bytes": 4,
+                "eta_s": None,
+            }
+            return web.json_response(on_its_way, status=503, headers={"Retry-After": "0"})
         files = [
             {"path": path, "size": len(data), "sha256": hashlib.sha256(data).hexdigest()}
             for path, data in self.files.items()

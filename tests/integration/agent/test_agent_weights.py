@@ -172,6 +172,18 @@ async def test_an_entry_file_that_is_not_there_fails_with_its_name(agents: Agent
         assert "other.gguf" in gone.exit.message
 
 
+async def test_what_the_mirror_could_not_fetch_fails_with_its_words(agents: Agents) -> None:
+    async with (
+        controller() as leader,
+        mirror("org/model", "v1", FILES, failed="f: upstream says 401") as source,
+    ):
+        agents.start(leader.address)
+        leader.want((weighted("s1", source.url), RUN))
+        gone = await leader.in_state("s1", EXITED)
+        assert gone.exit.reason == "weights_failed"
+        assert "upstream says 401" in gone.exit.message
+
+
 async def test_a_hostile_listing_is_refused_and_nothing_is_written(agents: Agents) -> None:
     digest = hashlib.sha256(b"x").hexdigest()
     hostile = {

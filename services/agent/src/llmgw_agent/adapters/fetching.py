@@ -17,7 +17,9 @@ from llmgw_kit.errors import Conflict, InvalidRequest, LlmgwError, NotFound, Una
 log = logging.getLogger(__name__)
 
 #: Between rounds over the mirrors when none of them could help.
-RETRY_S, MOST_RETRY_S = 1.0, 15.0
+#: The first is short: at a cold start node and mirror are told in the same moment, and the mirror often
+#: knows the version a few milliseconds after it was first asked for it.
+RETRY_S, MOST_RETRY_S = 0.2, 15.0
 #: A mirror that does not know the version may be about to: the controller tells it at the same time.
 UNKNOWN_PATIENCE_S = 20.0
 #: The mirror's own fetch and ours are two halves of what people wait for.
@@ -165,7 +167,7 @@ class _Fetch:
                 pause_s = wait_s
                 wait_s = min(wait_s * 2, MOST_RETRY_S)
                 self._judge(problems)
-                log.warning("fetching %s: %s; again in %.0f s", self._key, problems[-1].text, pause_s)
+                log.warning("fetching %s: %s; again in %.1f s", self._key, problems[-1].text, pause_s)
             await self._clock.sleep(pause_s)
 
     def _judge(self, problems: Sequence[LlmgwError]) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 from urllib.parse import quote
 
 import aiohttp
+from yarl import URL
 
 from llmgw_agent.adapters.weights_store import CHUNK_BYTES, PartialFile
 from llmgw_agent.core.weights import Listing, WeightsFile, WeightsKey, parse_listing
@@ -16,6 +17,10 @@ from llmgw_kit.errors import Conflict, InvalidRequest, NotFound, Unavailable
 
 #: A mirror that says nothing for so long is asked again, or another one is.
 TIMEOUT = aiohttp.ClientTimeout(total=None, sock_connect=5.0, sock_read=60.0)
+
+
+#: The mirror names its whole remaining time; its progress is looked at more often.
+MOST_BETWEEN_LOOKS_S = 5.0
 
 
 @dataclass(frozen=True)
@@ -45,18 +50,21 @@ class MirrorClient:
             raise Unavailable(f"mirror {mirror} does not answer: {_why(e)}") from None
         if status == 200:
             return parse_listing(body, key)
-        said = str(body.get("error") or body.get("state") or "") if isinstance(body, dict) else ""
-        if status == 503 and isinstance(body, dict) and body.get("state") == "fetching":
+        said, state = _said(body), body.get("state") if isinstance(body, dict) else None
+        if status == 503 and state is not None:
+            assert isinstance(body, dict)
             return OnItsWay(
-                _seconds(retry_after), _count(body.get("received_bytes")), _count(body.get("total_bytes"))
+                min(_seconds(retry_after), MOST_BETWEEN_LOOKS_S),
+                _count(body.get("received_bytes")),
+                _count(body.get("total_bytes")),
             )
         if status == 404:
-            raise NotFound(f"mirror {mirror} does not know {key}{': ' + said if said else ''}")
-        if isinstance(body, dict) and body.get("state") == "failed":
+            raise NotFound(f"mirror {mirror} does not know {key}: {said}")
+        if status == 400:
+            raise InvalidRequest(f"mirror {mirror} refuses {key}: {said}")
+        if state == "failed":
             raise Conflict(f"mirror {mirror} could not fetch {key}: {said}", code="mirror_failed")
-        raise Unavailable(
-            f"mirror {mirror} answered {status} for {key}: {said}", retry_after_s=_seconds(retry_after)
-        )
+        raise Unavailable(f"mirror {mirror} answered {status} for {key}: {said}")
 
     async def download(
         self,
@@ -73,7 +81,7 @@ class MirrorClient:
         headers = {"Accept-Encoding": "identity"}
         if into.size:
             headers |= {"Range": f"bytes={into.size}-", "If-Range": f'"{file.sha256}"'}
-        url = f"{_url(mirror, key)}/files/{quote(file.path)}"
+        url = _url(mirror, key, file.path)
         try:
             async with self._session.get(url, headers=headers, timeout=TIMEOUT) as answer:
                 await self._take(answer, mirror, file, into, on_bytes)
@@ -132,8 +140,21 @@ class MirrorClient:
         pending.clear()
 
 
-def _url(mirror: str, key: WeightsKey) -> str:
-    return f"{mirror.rstrip('/')}/v1/weights/{quote(key.model, safe='')}/{quote(key.version, safe='')}"
+def _url(mirror: str, key: WeightsKey, *path: str) -> URL:
+    """Quoted by us and left as it is: a slash in a model's name is a part of one segment."""
+    segments = [key.model, key.version, *(["files"] if path else [])]
+    quoted = "/".join(quote(segment, safe="") for segment in segments)
+    return URL(
+        "/".join([f"{mirror.rstrip('/')}/v1/weights/{quoted}", *(quote(one) for one in path)]), encoded=True
+    )
+
+
+def _said(body: Any) -> str:
+    """The mirror's own words, of its error object or of a failed version."""
+    error = body.get("error") if isinstance(body, dict) else None
+    if isinstance(error, dict):
+        return str(error.get("message") or error.get("code") or "no reason given")
+    return str(error or "no reason given")
 
 
 async def _json(answer: aiohttp.ClientResponse) -> Any:
