@@ -96,9 +96,10 @@ def _apply(stored: Stored, change: Change) -> Stored:
 def _reserve(stored: Stored, row: ReplicaRow) -> Stored:
     devices: set[tuple[NodeId, DeviceId]] = set()
     ports: set[tuple[NodeId, int]] = set()
+    nodes = {shard.node_id for shard in row.shards}
     for other in stored.replicas.values():
         for shard in other.shards:
-            if not shard.released:
+            if shard.node_id in nodes and not shard.released:
                 devices.update((shard.node_id, device) for device in shard.device_ids)
                 ports.update((shard.node_id, port) for _, port in shard.ports)
     taken: set[tuple[NodeId, int]] = set()

@@ -6,7 +6,17 @@ from dataclasses import replace
 
 from llmgw_controller.core.activity import Verdicts
 from llmgw_controller.core.apply import apply
-from llmgw_controller.core.plan import Change, Command, Plan, PutEvent, PutReplica, Severity
+from llmgw_controller.core.plan import (
+    Change,
+    Command,
+    DeleteReplica,
+    Plan,
+    PutEvent,
+    PutReplica,
+    Release,
+    Reserve,
+    Severity,
+)
 from llmgw_controller.core.state import ReplicaRow, Snapshot, Stored
 from llmgw_kit.ids import ReplicaId
 
@@ -20,7 +30,10 @@ class Draft:
         self.verdicts = verdicts
         #: Grows with every change: a round that leaves it as it was has nothing more to decide.
         self.moves = 0
-        self._changes: list[Change] = []
+        #: None where a later write of the same row has made one pointless.
+        self._changes: list[Change | None] = []
+        #: Position of the newest change of each replica.
+        self._newest: dict[ReplicaId, int] = {}
         self._commands: dict[Command, None] = {}
 
     @property
@@ -37,8 +50,9 @@ class Draft:
     def change(self, change: Change) -> None:
         self.snapshot = replace(self.snapshot, stored=apply(self.stored, (change,)))
         self.moves += 1
-        if isinstance(change, PutReplica):
-            self._drop_overwritten(change.replica.replica_id)
+        replica_id = _replica_of(change)
+        if replica_id is not None:
+            self._note_newest(replica_id, change)
         self._changes.append(change)
 
     def event(self, kind: str, subject: str, text: str, severity: Severity = Severity.INFO) -> None:
@@ -48,16 +62,26 @@ class Draft:
         self._commands[command] = None
 
     def plan(self) -> Plan:
-        return Plan(tuple(self._changes), tuple(self._commands))
+        changes = tuple(change for change in self._changes if change is not None)
+        return Plan(changes, tuple(self._commands))
 
-    def _drop_overwritten(self, replica_id: ReplicaId) -> None:
+    def _note_newest(self, replica_id: ReplicaId, change: Change) -> None:
         """Of two writes of one row with nothing of that replica between, the first says nothing."""
-        for position in range(len(self._changes) - 1, -1, -1):
-            earlier = self._changes[position]
-            if isinstance(earlier, PutReplica) and earlier.replica.replica_id == replica_id:
-                del self._changes[position]
-                return
-            if getattr(earlier, "replica_id", None) == replica_id:
-                return
-            if getattr(getattr(earlier, "replica", None), "replica_id", None) == replica_id:
-                return
+        position = self._newest.get(replica_id)
+        if (
+            position is not None
+            and isinstance(change, PutReplica)
+            and isinstance(self._changes[position], PutReplica)
+        ):
+            self._changes[position] = None
+        self._newest[replica_id] = len(self._changes)
+
+
+def _replica_of(change: Change) -> ReplicaId | None:
+    match change:
+        case PutReplica(row) | Reserve(row):
+            return row.replica_id
+        case Release() | DeleteReplica():
+            return change.replica_id
+        case _:
+            return None

@@ -12,11 +12,14 @@ from itertools import combinations
 from types import MappingProxyType
 
 from llmgw_controller.core.catalog import Model, Profile
-from llmgw_controller.core.claims import Device, Room, Rooms, Use
+from llmgw_controller.core.claims import Room, Rooms, Use
 from llmgw_controller.core.explain import Explanation, Filtered, Fit, NearMiss, Reason, Spot
-from llmgw_controller.core.hearing import NodeState
-from llmgw_controller.core.state import Schedulability, ShardRow
+from llmgw_controller.core.filters import first_reason, free_ports, held_by, suits
+from llmgw_controller.core.state import ShardRow
 from llmgw_kit.ids import NodeId, ReplicaId, ShardId
+
+#: Lower is better; its parts are told at `_score`.
+Score = tuple[bool, bool, int, int]
 
 #: Searching the smallest set of leaving replicas is exponential; a node holds few.
 MAX_LEAVING = 8
@@ -55,11 +58,13 @@ def place(
     replica_id: ReplicaId,
     group_epoch: int,
     evictable: frozenset[ReplicaId] = frozenset(),
+    memo: "Memo | None" = None,
 ) -> Placement | Refusal:
-    """The first of the model's profiles that fits. `evictable` only explains; nothing is evicted here."""
+    """The first of the model's profiles that fits. `evictable` only explains; nothing is evicted here.
+    `memo` may be shared by calls with one `evictable`: it makes many placements in a row quick."""
     refused: list[Explanation] = []
     for profile in model.profiles:
-        explanation = explain(model, profile, rooms, evictable=evictable)
+        explanation = explain(model, profile, rooms, evictable=evictable, memo=memo)
         if explanation.fit is Fit.NOW:
             shards = tuple(
                 ShardRow(
@@ -76,17 +81,41 @@ def place(
     return Refusal(tuple(refused))
 
 
+class Memo:
+    """What was found of each node, for as long as the node is the same: one placement changes one of them,
+    and a fleet's start asks of hundreds of nodes a thousand times."""
+
+    def __init__(self) -> None:
+        self._found: dict[tuple[str, str, str], tuple[Room, Reason | None, Score]] = {}
+
+    def look(
+        self, model: Model, profile: Profile, room: Room, evictable: frozenset[ReplicaId]
+    ) -> tuple[Reason | None, Score]:
+        key = (model.name, profile.name, room.node.node_id)
+        known = self._found.get(key)
+        if known is None or known[0] is not room:
+            known = (room, first_reason(room, profile, evictable), _score(model, profile, room))
+            self._found[key] = known
+        return known[1], known[2]
+
+
 def explain(
-    model: Model, profile: Profile, rooms: Rooms, *, evictable: frozenset[ReplicaId] = frozenset()
+    model: Model,
+    profile: Profile,
+    rooms: Rooms,
+    *,
+    evictable: frozenset[ReplicaId] = frozenset(),
+    memo: Memo | None = None,
 ) -> Explanation:
     """What the planner finds for one profile: where it goes, or what is in the way of each node."""
     filtered: dict[Reason, list[NodeId]] = {}
     fitting: list[NodeId] = []
     ceiling: list[NodeId] = []
     near: list[NearMiss] = []
-    for node_id in sorted(rooms):
-        room = rooms[node_id]
-        reason = _filter(room, profile, evictable)
+    scores: dict[NodeId, Score] = {}
+    memo = memo or Memo()
+    for node_id, room in rooms.items():  # By id: `claims.rooms` sorts them.
+        reason, scores[node_id] = memo.look(model, profile, room, evictable)
         if reason is None:
             fitting.append(node_id)
             ceiling.append(node_id)
@@ -95,14 +124,14 @@ def explain(
         if reason is Reason.HELD_BY_IDLE:
             ceiling.append(node_id)
             near.append(_near_miss(room, profile, evictable))
-    chosen = _choose(model, profile, rooms, fitting)
+    chosen = _choose(profile, rooms, scores, fitting)
     leaving: tuple[ReplicaId, ...] = ()
     if chosen is not None:
         fit = Fit.NOW
     else:
         # The ceiling: the same search with all that is evictable gone, fewest leaving first.
         evict = {miss.node_id: miss.evict for miss in near}
-        emptied = _choose(model, profile, rooms, ceiling, evict)
+        emptied = _choose(profile, rooms, scores, ceiling, evict)
         fit = Fit.NEVER if emptied is None else Fit.AFTER_EVICTION
         leaving = tuple(sorted({name for node_id in emptied or () for name in evict.get(node_id, ())}))
     return Explanation(
@@ -119,73 +148,10 @@ def explain(
     )
 
 
-def _filter(room: Room, profile: Profile, evictable: frozenset[ReplicaId]) -> Reason | None:
-    """The first thing that keeps a shard off this node; None: it fits now."""
-    return _never(room, profile) or _not_now(room, profile) or _too_full(room, profile, evictable)
-
-
-def _never(room: Room, profile: Profile) -> Reason | None:
-    """What no waiting changes."""
-    of_class = [device for device in room.devices if device.gpu_class == profile.gpu_class]
-    if not of_class:
-        return Reason.WRONG_CLASS
-    if len(of_class) < profile.gpus_per_node:
-        return Reason.TOO_FEW_DEVICES
-    if len([device for device in of_class if _large_enough(device, profile)]) < profile.gpus_per_node:
-        return Reason.TOO_LITTLE_MEMORY
-    if profile.pool is not None and room.node.pool != profile.pool:
-        return Reason.POOL
-    if profile.pool is None and room.node.pool is not None:
-        return Reason.POOL  # Nodes set aside take only what asks for them.
-    if profile.node_ids and room.node.node_id not in profile.node_ids:
-        return Reason.PINNED_ELSEWHERE
-    if profile.nodes > 1 and not room.node.fabrics:
-        return Reason.NO_FABRIC
-    return None
-
-
-def _not_now(room: Room, profile: Profile) -> Reason | None:
-    """What the node's own condition forbids."""
-    if room.state is NodeState.LOST:
-        return Reason.LOST
-    if room.state is NodeState.UNREACHABLE:
-        return Reason.UNREACHABLE
-    if room.tombstones or room.node.lost_at is not None:
-        return Reason.TOMBSTONES
-    if room.node.schedulability is Schedulability.CORDONED:
-        return Reason.CORDONED
-    if room.node.schedulability is Schedulability.DRAINING:
-        return Reason.DRAINING
-    if not room.takes_work:
-        return Reason.NOT_HEARD
-    if room.engines is None or profile.engine.value not in room.engines:
-        return Reason.ENGINE_MISSING
-    return None
-
-
-def _too_full(room: Room, profile: Profile, evictable: frozenset[ReplicaId]) -> Reason | None:
-    """What others hold."""
-    fitting = [device for device in room.devices if _suits(device, profile)]
-    if len([device for device in fitting if device.use is not Use.UNHEALTHY]) < profile.gpus_per_node:
-        return Reason.UNHEALTHY_DEVICES
-    free = len([device for device in fitting if device.use is Use.FREE])
-    idle = len([device for device in fitting if _held_by(device, evictable)])
-    foreign = len([device for device in fitting if device.use is Use.FOREIGN])
-    if free < profile.gpus_per_node:
-        if free + idle >= profile.gpus_per_node:
-            return Reason.HELD_BY_IDLE
-        if free + idle + foreign >= profile.gpus_per_node:
-            return Reason.FOREIGN_USE
-        return Reason.NOT_ENOUGH_FREE
-    if len(_free_ports(room, 1 + len(profile.extra_ports))) < 1 + len(profile.extra_ports):
-        return Reason.PORTS_EXHAUSTED
-    return None
-
-
 def _choose(
-    model: Model,
     profile: Profile,
     rooms: Rooms,
+    scores: Mapping[NodeId, Score],
     fitting: Iterable[NodeId],
     evict: Mapping[NodeId, tuple[ReplicaId, ...]] = MappingProxyType({}),
 ) -> tuple[NodeId, ...] | None:
@@ -200,10 +166,7 @@ def _choose(
     for group in groups:
         if len(group) < profile.nodes:
             continue
-        scored = sorted(
-            ((len(evict.get(node_id, ())), *_score(model, profile, rooms[node_id])), node_id)
-            for node_id in group
-        )
+        scored = sorted(((len(evict.get(node_id, ())), *scores[node_id]), node_id) for node_id in group)
         picked = scored[: profile.nodes]
         # Among fabrics the one whose worst node is best; then by name, for the order is theirs.
         rank = tuple(sorted((score for score, _ in picked), reverse=True))
@@ -213,7 +176,7 @@ def _choose(
     return best[1] if best else None
 
 
-def _score(model: Model, profile: Profile, room: Room) -> tuple[bool, bool, int, int]:
+def _score(model: Model, profile: Profile, room: Room) -> Score:
     """Lower is better: weights are here; no whole node of a fabric is broken up for less than a gang, for
     only whole ones can take one; little stays free beside it, so that other nodes stay whole too; few
     replicas of the same model, so that one node's end does not take them all."""
@@ -224,35 +187,21 @@ def _score(model: Model, profile: Profile, room: Room) -> tuple[bool, bool, int,
 
 
 def _spot(room: Room, profile: Profile) -> Spot:
-    free = [device for device in room.devices if _suits(device, profile) and device.use is Use.FREE]
+    free = [device for device in room.devices if suits(device, profile) and device.use is Use.FREE]
     return Spot(room.node.node_id, tuple(device.device_id for device in free[: profile.gpus_per_node]))
 
 
 def _ports(room: Room, profile: Profile) -> tuple[tuple[str, int], ...]:
     names = sorted({"http", *profile.extra_ports})
-    return tuple(zip(names, _free_ports(room, len(names)), strict=True))
-
-
-def _free_ports(room: Room, count: int) -> list[int]:
-    """The lowest ones; fewer than `count` when the range is used up or the agent named none."""
-    if room.node.engine_ports is None:
-        return []
-    first, last = room.node.engine_ports
-    found: list[int] = []
-    for port in range(first, last + 1):
-        if len(found) == count:
-            break
-        if port not in room.taken_ports:
-            found.append(port)
-    return found
+    return tuple(zip(names, free_ports(room, len(names)), strict=True))
 
 
 def _near_miss(room: Room, profile: Profile, evictable: frozenset[ReplicaId]) -> NearMiss:
-    fitting = [device for device in room.devices if _suits(device, profile)]
+    fitting = [device for device in room.devices if suits(device, profile)]
     free = len([device for device in fitting if device.use is Use.FREE])
     held: dict[ReplicaId, int] = {}
     for device in fitting:
-        if device.replica_id is not None and _held_by(device, evictable):
+        if device.replica_id is not None and held_by(device, evictable):
             held[device.replica_id] = held.get(device.replica_id, 0) + 1
     names = sorted(held)[:MAX_LEAVING]
     for size in range(1, len(names) + 1):
@@ -260,21 +209,6 @@ def _near_miss(room: Room, profile: Profile, evictable: frozenset[ReplicaId]) ->
             if free + sum(held[name] for name in leaving) >= profile.gpus_per_node:
                 return NearMiss(room.node.node_id, free, profile.gpus_per_node, leaving)
     return NearMiss(room.node.node_id, free, profile.gpus_per_node, tuple(sorted(held)))
-
-
-def _suits(device: Device, profile: Profile) -> bool:
-    return device.gpu_class == profile.gpu_class and _large_enough(device, profile)
-
-
-def _large_enough(device: Device, profile: Profile) -> bool:
-    # An unknown size is not a small one: the engine will tell.
-    if profile.memory_bytes is None or device.memory_total_bytes is None:
-        return True
-    return device.memory_total_bytes >= profile.memory_bytes
-
-
-def _held_by(device: Device, evictable: frozenset[ReplicaId]) -> bool:
-    return device.use is Use.CLAIMED and device.replica_id in evictable and not device.stale
 
 
 def _needs(profile: Profile) -> str:

@@ -7,7 +7,7 @@ from llmgw_controller.core.claims import rooms, with_claim
 from llmgw_controller.core.draft import Draft
 from llmgw_controller.core.hearing import is_learning
 from llmgw_controller.core.idleness import idle_replicas
-from llmgw_controller.core.placement import Placement, Refusal, place
+from llmgw_controller.core.placement import Memo, Placement, Refusal, place
 from llmgw_controller.core.plan import FetchWeights, PutReplica, Reserve, Severity, Start
 from llmgw_controller.core.replica import with_phase
 from llmgw_controller.core.state import Cause, Phase, ReplicaRow, Wish
@@ -27,9 +27,10 @@ def place_waiting(draft: Draft) -> None:
         return
     found = rooms(draft.snapshot, draft.now)
     idle = idle_replicas(draft.snapshot, draft.verdicts)
+    memo = Memo()
     for row, model in sorted(waiting, key=_order):
         epoch = max(row.group_epoch, draft.stored.epochs.get(row.model, 0)) + 1
-        answer = place(model, found, replica_id=row.replica_id, group_epoch=epoch, evictable=idle)
+        answer = place(model, found, replica_id=row.replica_id, group_epoch=epoch, evictable=idle, memo=memo)
         if isinstance(answer, Refusal):
             _refuse(draft, row, answer)
             continue
