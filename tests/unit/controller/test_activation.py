@@ -154,3 +154,18 @@ def test_a_failed_activation_is_answered_at_once_for_a_while_and_then_tried_agai
     stage.jump(NOW + 295)
     stage.step()
     assert stage.rows == {}
+
+
+def test_room_that_comes_free_soon_after_a_refusal_is_taken():
+    """Whoever was refused was told to come again in half a minute."""
+    other = model("other", replicas=1)
+    holder = replica(other, 1, Phase.READY, shard("other/1", "n1", 0))
+    stage = Stage(snapshot([ONE, other], [node("n1", 1)], [holder], activations=ask(ONE)))
+    stage.step()
+    assert stage.rows["m/1"].phase is Phase.UNPLACEABLE
+    assert stage.snap.stored.activations == {}
+    stage.catalog(ONE, replace(other, replicas=0))
+    for _ in range(6):
+        stage.obey()
+        stage.step()
+    assert stage.rows["m/1"].phase is Phase.READY

@@ -95,7 +95,7 @@ def test_an_activation_that_nobody_repeats_is_abandoned_and_what_it_had_not_plac
     stage.step()
     assert stage.rows["m/1"].phase is Phase.UNPLACEABLE
     assert stage.snap.stored.activations == {}, "refused at once: nothing is on its way out"
-    assert stage.step().changes == (), "room alone does not start what nobody waits for"
+    assert stage.step().changes == (), "kept as the answer for whoever asks next"
     stage.jump(stage.now + 300)
     stage.step()
     assert stage.rows == {}

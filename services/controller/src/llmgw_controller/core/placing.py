@@ -10,7 +10,7 @@ from llmgw_controller.core.idleness import idle_replicas
 from llmgw_controller.core.placement import Memo, Placement, Refusal, place
 from llmgw_controller.core.plan import FetchWeights, PutReplica, Reserve, Severity, Start
 from llmgw_controller.core.replica import with_phase
-from llmgw_controller.core.state import Cause, Phase, ReplicaRow, Wish
+from llmgw_controller.core.state import Phase, ReplicaRow, Wish
 
 
 def place_waiting(draft: Draft) -> None:
@@ -21,7 +21,7 @@ def place_waiting(draft: Draft) -> None:
         (row, model)
         for row in draft.replicas()
         if row.wish is Wish.SERVE and row.phase in (Phase.WANTED, Phase.UNPLACEABLE)
-        if (model := draft.snapshot.catalog.models.get(row.model)) is not None and _still_asked(draft, row)
+        if (model := draft.snapshot.catalog.models.get(row.model)) is not None
     ]
     if not waiting:
         return
@@ -44,12 +44,6 @@ def place_waiting(draft: Draft) -> None:
                 shard.device_ids,
                 tuple(port for _, port in shard.ports),
             )
-
-
-def _still_asked(draft: Draft, row: ReplicaRow) -> bool:
-    """A refused start waits for the next request before it takes room that came free since."""
-    refused = row.cause is Cause.ACTIVATION and row.phase is Phase.UNPLACEABLE
-    return not refused or row.model in draft.stored.activations
 
 
 def _order(waiting: tuple[ReplicaRow, Model]) -> tuple[int, int, int, float, str]:

@@ -101,7 +101,8 @@ def _retire(draft: Draft, model: Model) -> None:
     """Let go of what a request started, once nobody wants it: idle beyond doubt, or never come up."""
     if model.name in draft.stored.activations or is_learning(draft.snapshot, draft.now):
         return
-    # What did not come up stays for a while: it is the answer to whoever asks meanwhile, and trouble to see.
+    # What did not come up stays for a while: it is the answer to whoever asks meanwhile, trouble to see, and
+    # first in line for room that comes free, for whoever was refused was told to come again.
     kept_s = draft.snapshot.intervals.backoff_max_s
     for row in live(draft, model.name):
         if row.cause is not Cause.ACTIVATION:
