@@ -33,8 +33,8 @@ LEFT_OUT = (
 )
 #: Where Debian, then Fedora, then OpenSSL's default keep the trust anchors of this machine.
 CA_BUNDLES = ("/etc/ssl/certs/ca-certificates.crt", "/etc/pki/tls/certs/ca-bundle.crt", "/etc/ssl/cert.pem")
-#: Measured: debootstrap 20–35 s and each package layer 10–25 s on an idle machine of two cores, and eight times
-#: that on one that ten test runs share.
+#: Measured: debootstrap 20–35 s and each package layer 10–25 s on two idle cores, eight times that where
+#: ten test runs share them.
 STEP_S = 600.0
 
 
