@@ -39,7 +39,7 @@ test: $(STAMP) ## All that passes on a laptop: unit, contract, simulation (short
 test-integration: $(STAMP) ## Only tests/integration: real servers, real processes
 	@.venv/bin/pytest tests/integration
 
-sim: $(STAMP) ## Replay one seed of the simulation: make sim SEED=41
+sim: $(STAMP) ## The short simulation and its planted bugs; SEED=41 replays one seed
 	@LLMGW_SIM_SEED=$(SEED) .venv/bin/pytest tests/simulation -k $(if $(SEED),one_seed,short)
 
 bench: $(STAMP) ## Measure a relay worker beside nginx on this machine; needs nginx and wrk on PATH

@@ -137,6 +137,7 @@ class Session:
             telling = asyncio.create_task(self._tell(step))
             try:
                 await until.wait()
+                step.conclude(f"{self.model} answers")
             finally:
                 telling.cancel()
                 await asyncio.wait({telling})

@@ -16,9 +16,8 @@ from llmgw_kit.errors import Conflict, InvalidRequest, LlmgwError, NotFound, Una
 
 log = logging.getLogger(__name__)
 
-#: Between rounds over the mirrors when none of them could help.
-#: The first is short: at a cold start node and mirror are told in the same moment, and the mirror often
-#: knows the version a few milliseconds after it was first asked for it.
+#: Between rounds over the mirrors when none of them could help. The first is short: at a cold
+#: start node and mirror are told in the same moment, and the mirror knows the version milliseconds later.
 RETRY_S, MOST_RETRY_S = 0.2, 15.0
 #: A mirror that does not know the version may be about to: the controller tells it at the same time.
 UNKNOWN_PATIENCE_S = 20.0
