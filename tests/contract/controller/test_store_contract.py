@@ -220,3 +220,15 @@ async def test_events_come_newest_first_and_filtered(world: "World") -> None:
     assert [e.text for e in await world.store.events(since=T + 1, subject=None, limit=10)] == ["2", "1"]
     assert [e.text for e in await world.store.events(since=None, subject="m/1", limit=10)] == ["2", "0"]
     assert [e.text for e in await world.store.events(since=None, subject=None, limit=1)] == ["2"]
+
+
+async def test_old_events_are_forgotten_by_the_leader_only(world: "World") -> None:
+    term = await lead(world)
+    for age in range(4):
+        await world.store.commit(term, [PutEvent(T - age, "kind", "s", f"{age}", Severity.INFO)])
+    assert await world.store.prune_events(term, before=T - 1) == 2
+    assert {event.text for event in await world.store.events(since=None, subject=None, limit=9)} == {"0", "1"}
+    await world.let_the_lease_run_out()
+    with pytest.raises(Fenced):
+        await world.store.prune_events(term, before=T + 1)
+    assert len(await world.store.events(since=None, subject=None, limit=9)) == 2

@@ -59,7 +59,7 @@ async def reign_on(
     world = World(store or MemoryStore(lease), NoActivity(), Mirror(), clock, Outcomes(), lambda: ())
     rules = Rules(
         cluster="test", configured=parse_models(list(models), where="test"), intervals=Intervals(),  # type: ignore[call-overload]
-        reconcile_interval_s=2.0, activity_tick_s=5.0, beat_interval_s=5.0, mirror_urls=("http://m:1",),
+        reconcile_interval_s=2.0, activity_tick_s=5.0, beat_interval_s=5.0, events_keep_s=3600.0, mirror_urls=("http://m:1",),
     )  # fmt: skip
     return Reign(tenure, world, rules, name="c")
 

@@ -108,6 +108,10 @@ class Store(Protocol):
         """Newest first."""
         ...
 
+    async def prune_events(self, term: LeaseTerm, *, before: float) -> int:
+        """Forget older events; how many. Raises Fenced and Unavailable."""
+        ...
+
 
 class ActivityReader(Protocol):
     """Redis. Never raises: what cannot be read is told inside."""

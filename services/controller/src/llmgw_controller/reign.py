@@ -24,6 +24,9 @@ from llmgw_kit.lifecycle import cancel_all
 
 log = logging.getLogger(__name__)
 
+#: Between two looks for old events.
+PRUNE_EVERY_S = 600.0
+
 
 @dataclass(frozen=True)
 class World:
@@ -48,6 +51,8 @@ class Rules:
     reconcile_interval_s: float
     activity_tick_s: float
     beat_interval_s: float
+    #: Older events are forgotten.
+    events_keep_s: float
     #: Base URLs that nodes fetch weights from.
     mirror_urls: Sequence[str]
 
@@ -120,6 +125,7 @@ class Reign:
             asyncio.create_task(
                 keep_asking(self.activations, self.world.clock, self.hints), name="activations"
             ),
+            asyncio.create_task(self._forget_old_events(), name="old events"),
         ]
         try:
             done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
@@ -151,6 +157,17 @@ class Reign:
             text = "what is stored of it cannot be understood by this release; it is left out"
             changes.append(PutEvent(now, "model_not_understood", name, text, Severity.TROUBLE))
         return changes
+
+    async def _forget_old_events(self) -> None:
+        while True:
+            await self.world.clock.sleep(PRUNE_EVERY_S)
+            self.tenure.require()
+            before = self.tenure.now() - self.rules.events_keep_s
+            try:
+                if gone := await self.world.store.prune_events(self.tenure.term, before=before):
+                    log.info("forgot %d events older than %.0f days", gone, self.rules.events_keep_s / 86_400)
+            except Unavailable as e:
+                log.warning("old events stay for now: %s", e.text)
 
     def close(self, leader_address: str | None, *, stopping: bool) -> None:
         """End every stream of this term. `stopping`: we go on purpose, and there is no leader yet."""

@@ -103,6 +103,7 @@ class Controller:
             reconcile_interval_s=settings.reconcile_interval_s,
             activity_tick_s=settings.activity_tick_s,
             beat_interval_s=settings.beat_interval_s,
+            events_keep_s=settings.events_keep_s,
             mirror_urls=settings.mirror_urls,
         )
         name = settings.named(advertised)

@@ -136,6 +136,7 @@ class ControllerSettings(ServiceSettings):
     foreign_bytes: Annotated[int, BeforeValidator(bytes_of), Field(gt=0)] = Field(
         512 * 2**20, description="memory used by others from which on a GPU is theirs"
     )
+    events_keep_s: Seconds = Field(30 * 86_400.0, description="older events are forgotten")
     stop_s: Annotated[float, Field(ge=0)] = Field(3.0, description="what calls under way get at a stop")
     log_level: Literal["debug", "info", "warning", "error"] = "info"
     log_style: Literal["text", "json"] = "text"

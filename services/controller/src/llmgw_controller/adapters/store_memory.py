@@ -60,5 +60,14 @@ class MemoryStore:
         )
         return [event for event, _ in zip(found, range(limit), strict=False)]
 
+    async def prune_events(self, term: LeaseTerm, *, before: float) -> int:
+        """As in the port."""
+        if not self._lease.is_held(term):
+            raise Fenced(f"term {term} holds the lease no longer; no event forgotten")
+        kept = [event for event in self._events if event.at >= before]
+        gone = len(self._events) - len(kept)
+        self._events = deque(kept, maxlen=EVENTS_KEPT)
+        return gone
+
     async def close(self) -> None:
         """Nothing to close."""

@@ -4,7 +4,8 @@ Loading is in `rows_postgres.py`, each kind of change in `changes_postgres.py`.
 """
 
 import logging
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
 from typing import Literal
 
 import asyncpg
@@ -30,6 +31,15 @@ _EVENTS = """
 SELECT event_id, extract(epoch FROM at)::float8 AS at, term, kind, subject, text, severity FROM events
  WHERE ($1::float8 IS NULL OR at >= to_timestamp($1)) AND ($2::text IS NULL OR subject = $2)
  ORDER BY event_id DESC LIMIT $3
+"""
+
+#: Old events forgotten by one call.
+PRUNED_AT_ONCE = 10_000
+
+_PRUNE = """
+DELETE FROM events WHERE event_id IN (
+    SELECT event_id FROM events WHERE at < to_timestamp($1) ORDER BY at LIMIT $2)
+RETURNING event_id
 """
 
 
@@ -58,11 +68,7 @@ class PostgresStore:
         """As in the port."""
         with told("commit"):
             try:
-                async with self._postgres.connection() as connection, connection.transaction():
-                    if await connection.fetchrow(FENCE, self._lease_name, term) is None:
-                        raise Fenced(
-                            f"term {term} holds the lease no longer; {len(changes)} changes not written"
-                        )
+                async with self._writing(term, f"{len(changes)} changes not written") as connection:
                     for change in changes:
                         await changes_postgres.write(connection, term, change)
             except asyncpg.UniqueViolationError as e:
@@ -89,6 +95,22 @@ class PostgresStore:
             )
             for row in rows
         ]
+
+    async def prune_events(self, term: LeaseTerm, *, before: float) -> int:
+        """As in the port. A slice at a time, so that no statement takes long; the next call takes the
+        next."""
+        with told("forget old events"):
+            async with self._writing(term, "no event forgotten") as connection:
+                gone = await connection.fetch(_PRUNE, before, PRUNED_AT_ONCE)
+        return len(gone)
+
+    @asynccontextmanager
+    async def _writing(self, term: LeaseTerm, not_done: str) -> "AsyncIterator[changes_postgres.Connection]":
+        """The one transaction that the leader may write in."""
+        async with self._postgres.connection() as connection, connection.transaction():
+            if await connection.fetchrow(FENCE, self._lease_name, term) is None:
+                raise Fenced(f"term {term} holds the lease no longer; {not_done}")
+            yield connection
 
     async def close(self) -> None:
         """Close the pool."""
