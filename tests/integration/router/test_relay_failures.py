@@ -148,6 +148,41 @@ async def test_without_a_byte_of_body_another_endpoint_is_asked_once(tmp_path: P
         assert len(one.seen) + len(two.seen) + len(three.seen) == 2
 
 
+@pytest.mark.parametrize("status", [b"429 Too Many Requests", b"503 Service Unavailable"])
+async def test_a_busy_engine_is_left_for_another_until_it_said(tmp_path: Path, status: bytes) -> None:
+    full = answering(json_answer(b'{"error":"full"}', status=status, more=b"retry-after: 30\r\n"))
+    async with (
+        Upstream(full) as busy,
+        Upstream(answering(json_answer())) as idle,
+        router(tmp_path, busy.port, idle.port) as r,
+        await r.client() as c,
+    ):
+        for _ in range(20):
+            c.post(BODY)
+            assert (await c.answer()).status == 200
+        # Asked once at most, and nobody's failure.
+        assert len(busy.seen) <= 1
+        await r.until(r.quiet)
+        assert [activity.failed for _, activity in r.pool.activity()] == [0, 0]
+
+
+async def test_when_all_are_busy_the_last_one_speaks(tmp_path: Path) -> None:
+    full = answering(json_answer(b'{"error":"full"}', status=b"429 Too Many", more=b"retry-after: 7\r\n"))
+    async with (
+        Upstream(full) as one,
+        Upstream(full) as two,
+        router(tmp_path, one.port, two.port) as r,
+        await r.client() as c,
+    ):
+        for _ in range(2):
+            c.post(BODY)
+            answer = await c.answer()
+            assert (answer.status, answer.body) == (429, b'{"error":"full"}')
+            assert answer.one(b"retry-after") == b"7"
+        assert (len(one.seen), len(two.seen)) == (2, 2)
+        await r.until(r.quiet)
+
+
 GOOD = [b'data: {"n":%d}\n\n' % n for n in range(40)]
 
 

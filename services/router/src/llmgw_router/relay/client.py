@@ -32,6 +32,7 @@ from llmgw_router.core.heads import (
 from llmgw_router.relay.admission import too_large, unacceptable
 from llmgw_router.relay.exchange import Exchange
 from llmgw_router.relay.hub import Hub
+from llmgw_router.relay.request import Request
 
 #: Bytes of later requests kept while one is answered; beyond, the socket is not read.
 _AHEAD_BYTES = 64 * 1024
@@ -315,7 +316,7 @@ class ClientConnection(asyncio.Protocol):
         finally:
             self._pumping = False
 
-    def exchange_over(self, exchange: Exchange) -> None:
+    def exchange_over(self, exchange: Request) -> None:
         """The current exchange has written all it will write."""
         self.current = None
         self.served += 1

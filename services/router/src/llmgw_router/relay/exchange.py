@@ -5,25 +5,22 @@ Invariants. An endpoint taken is released exactly once, on whichever path the ex
 choices are to go on, to end, and to say that it was cut. A clean end is never made up.
 """
 
-import asyncio
 from time import monotonic_ns
 from typing import TYPE_CHECKING
 
 from llmgw_router.core import errors
 from llmgw_router.core.body import BodyRefused, model_of, with_model
 from llmgw_router.core.errors import Kind
-from llmgw_router.core.heads import named_by_connection, without
-from llmgw_router.core.paths import BadPath, split
-from llmgw_router.core.policy import pick
-from llmgw_router.core.routes import HOT, HOT_METHODS
+from llmgw_router.core.paths import BadPath
+from llmgw_router.core.policy import cool_down_s, pick
+from llmgw_router.core.routes import HOT_METHODS
 from llmgw_router.core.table import ModelRow, Waiting, while_cold
-from llmgw_router.relay.answer import BY_CLOSE
+from llmgw_router.relay.ending import Ending
 from llmgw_router.relay.endpoint import ColdEndpoint
-from llmgw_router.relay.phase import ARRIVING, CONNECTING, HELD, OVER, RELAYING, WAITING
-from llmgw_router.relay.relaying import Relaying
+from llmgw_router.relay.phase import ARRIVING, CONNECTING, HELD, RELAYING, WAITING
 from llmgw_router.relay.room import refuse_cold, refuse_loading
 from llmgw_router.relay.slots import COUNTER
-from llmgw_router.relay.upstream import DENIALS, UpstreamConnection
+from llmgw_router.relay.upstream import BUSY, DENIALS, UpstreamConnection
 
 if TYPE_CHECKING:
     from llmgw_router.relay.client import ClientConnection
@@ -33,37 +30,15 @@ _RETRIES_STALE = COUNTER["retries_stale"]
 _RETRIES_OTHER = COUNTER["retries_other"]
 _COLD = COUNTER["cold_requests"]
 _CONNECTS = COUNTER["upstream_connects"]
-_STREAMS_BROKEN = COUNTER["streams_broken"]
 
 
-class Exchange(Relaying):
+class Exchange(Ending):
     """Begins as a request that arrives; lives until its answer has left or its client has."""
 
-    __slots__ = (
-        "connecting",
-        "endpoint",
-        "hold_until",
-        "model",
-        "phase",
-        "resent",
-        "since",
-        "started",
-        "started_ns",
-        "touched",
-        "tried",
-        "upstream",
-    )
+    __slots__ = ("hold_until", "resent", "since", "started", "touched")
 
     def __init__(self, client: "ClientConnection") -> None:
         super().__init__(client)
-        self.phase: int = ARRIVING
-        #: The catalog's name for it, also where the request used an alias.
-        self.model: str | None = None
-        #: Taken, to be released.
-        self.endpoint: Endpoint | None = None
-        self.upstream: UpstreamConnection | None = None
-        self.connecting: asyncio.Task[None] | None = None
-        self.tried: list[EngineEndpoint] | None = None
         #: Asked again after it had been sent once.
         self.resent = False
 
@@ -79,28 +54,15 @@ class Exchange(Relaying):
         if self.refusal is not None:
             self.refuse(*self.refusal)
             return
-        url = self.url
-        dialect = HOT.get(url)
-        if dialect is not None:
-            self.path = url
-        else:
-            try:
-                self.path, self.query = split(url)
-            except BadPath as error:
-                self.refuse(errors.BAD_REQUEST, f"The request target is invalid: {error}.")
-                return
-            dialect = HOT.get(self.path)
-        if self.connection_values is not None:
-            names = named_by_connection(self.connection_values)
-            if names:
-                self.head = without(self.head, names)
-                if self.private:
-                    self.private = without(self.private, names)
-        if dialect is None:
+        try:
+            self.normalise()
+        except BadPath as error:
+            self.refuse(errors.BAD_REQUEST, f"The request target is invalid: {error}.")
+            return
+        if self.dialect is None:
             hub.counters[_COLD] += 1
             self.send(hub.cold, self.started_ns)
             return
-        self.dialect = dialect
         if self.method != b"POST":
             self.refuse(
                 errors.METHOD_NOT_ALLOWED,
@@ -197,10 +159,27 @@ class Exchange(Relaying):
 
     def answer_wanted(self, connection: UpstreamConnection) -> bool:
         """Whether this answer is for the client. If not, the exchange has gone elsewhere."""
-        if connection.status in DENIALS and self.dialect is not None and not self.head_sent:
+        endpoint = self.endpoint
+        if self.head_sent or endpoint is None or isinstance(endpoint, ColdEndpoint):
+            return True
+        if connection.status in DENIALS:
+            # A reused port, or a credential that changed: a stale endpoint, not a bad caller (W15).
             connection.let_go()
-            self._denied(connection.status)
+            self._fail(
+                errors.UPSTREAM_DENIED, f"The engine refused this router ({connection.status}).", again=True
+            )
             return False
+        if connection.status in BUSY:
+            other = self._another(endpoint)
+            if other is not None:
+                # It is alive and has said when to come back (HO14); nobody is blamed.
+                connection.let_go()
+                endpoint.avoid_until = self.hub.now + (connection.retry_after_s() or cool_down_s(1))
+                endpoint.release(monotonic_ns())
+                self.endpoint = self.upstream = None
+                self.hub.counters[_RETRIES_OTHER] += 1
+                self.send(other, monotonic_ns())
+                return False
         return True
 
     def answer_came(self, connection: UpstreamConnection, payload: bytes) -> None:
@@ -260,16 +239,15 @@ class Exchange(Relaying):
         if self.head_sent:
             self.interrupt(errors.INTERRUPTED, f"The engine's answer cannot be followed: {why}.")
         else:
-            self._fail(errors.UPSTREAM_INVALID, f"The engine's answer is unusable: {why}.", again=True)
+            self._fail_sent(errors.UPSTREAM_INVALID, f"The engine's answer is unusable: {why}.")
 
     def _lost_unanswered(self) -> None:
-        # Sent, and no byte back: generation has no side effects, so one more engine may be asked.
-        again, self.resent = not self.resent, True
-        self._fail(errors.UNREACHABLE, "The engine closed the connection without an answer.", again=again)
+        self._fail_sent(errors.UNREACHABLE, "The engine closed the connection without an answer.")
 
-    def _denied(self, status: int) -> None:
-        # A reused port, or a credential that changed: a stale endpoint, not a bad caller.
-        self._fail(errors.UPSTREAM_DENIED, f"The engine refused this router ({status}).", again=True)
+    def _fail_sent(self, kind: Kind, message: str) -> None:
+        # Generation has no side effects but its cost, so one more engine may be asked, and only one.
+        again, self.resent = not self.resent, True
+        self._fail(kind, message, again=again)
 
     def _fail(self, kind: Kind, message: str, *, again: bool) -> None:
         """Blame the endpoint; ask another one while the client has seen nothing, or say so."""
@@ -289,72 +267,22 @@ class Exchange(Relaying):
                 retry_after_s=2,
             )
             return
-        tried = self.tried = self.tried or []
-        tried.append(endpoint)
-        if again and len(tried) <= hub.limits.max_retries and self.model is not None:
-            target = hub.targets.get(self.model)
-            other = (
-                None
-                if target is None
-                else pick(target.endpoints, now=hub.now, chance=hub.chance(), tried=tried)
-            )
-            if other is not None:
-                hub.counters[_RETRIES_OTHER] += 1
-                self.send(other, monotonic_ns())
-                return
-        self.refuse(kind, message)
-
-    # --- how it ends
-
-    def refuse(
-        self,
-        kind: Kind,
-        message: str,
-        *,
-        code: str | None = None,
-        retry_after_s: int | None = None,
-        allow: bytes | None = None,
-    ) -> None:
-        """Answer with an error of ours. Only while nothing was sent and no endpoint is taken."""
-        assert not self.head_sent
-        if kind.close or self.hub.draining:
-            self.keep = False
-        self.status = kind.status
-        self.code = code or kind.label
-        self.hub.counters[COUNTER[f"refused_{kind.label}"]] += 1
-        answer = errors.answer(
-            kind,
-            message,
-            request_id=self.request_id or b"",
-            code=code,
-            retry_after_s=retry_after_s,
-            allow=allow,
-            close=not self.keep,
-            head_only=self.method == b"HEAD",
-        )
-        self.head_sent = True
-        self.client.transport.write(answer)
-        self.finish(monotonic_ns())
-
-    def interrupt(self, kind: Kind, message: str) -> None:
-        """Cut in mid-answer: say so in band where the format can, and never end it cleanly without."""
-        self.code = kind.label
-        counters = self.hub.counters
-        counters[COUNTER[f"refused_{kind.label}"]] += 1
-        endpoint = self.endpoint
-        if endpoint is not None and kind.type == errors.INTERRUPTED.type:
-            endpoint.broke(self.hub.now)
-        self.keep = False
-        if self.upstream is not None:
-            upstream, self.upstream = self.upstream, None
-            if upstream.exchange is self:
-                upstream.let_go()
-        if self.tail is None:
-            self.client.cut(reset=self.framing == BY_CLOSE)
+        other = self._another(endpoint) if again else None
+        if other is None:
+            self.refuse(kind, message)
         else:
-            counters[_STREAMS_BROKEN] += 1
-            self.pass_on(self.tail.interruption(kind, message), last=True)
-        self.finish(monotonic_ns())
+            hub.counters[_RETRIES_OTHER] += 1
+            self.send(other, monotonic_ns())
+
+    def _another(self, failed: "EngineEndpoint") -> "EngineEndpoint | None":
+        """Where to ask instead, by the newest table; None: nowhere, or asked often enough."""
+        hub = self.hub
+        tried = self.tried = self.tried or []
+        tried.append(failed)
+        target = None if self.model is None else hub.targets.get(self.model)
+        if target is None or len(tried) > hub.limits.max_retries:
+            return None
+        return pick(target.endpoints, now=hub.now, chance=hub.chance(), tried=tried)
 
     def stop_upstream(self, kind: Kind, message: str) -> None:
         """A deadline of ours has passed: let the engine go, then tell the client as far as it can be told."""
@@ -383,13 +311,3 @@ class Exchange(Relaying):
             upstream, self.upstream = self.upstream, None
             upstream.let_go()
         self.finish(monotonic_ns())
-
-    def finish(self, now_ns: int) -> None:
-        """The one way out: give the endpoint back, account, and free the client for its next request."""
-        endpoint, self.endpoint = self.endpoint, None
-        if endpoint is not None:
-            endpoint.release(now_ns)
-        self.hub.account(self, endpoint, now_ns)
-        self.upstream = None
-        self.phase = OVER
-        self.client.exchange_over(self)

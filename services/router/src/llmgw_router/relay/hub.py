@@ -33,6 +33,7 @@ from llmgw_router.relay.slots import (
 
 if TYPE_CHECKING:
     from llmgw_router.relay.client import ClientConnection
+    from llmgw_router.relay.ending import Ending
     from llmgw_router.relay.endpoint import Endpoint
     from llmgw_router.relay.exchange import Exchange
 
@@ -170,7 +171,7 @@ class Hub:
         else:
             exchange.client.transport.abort()
 
-    def account(self, exchange: "Exchange", endpoint: "Endpoint | None", now_ns: int) -> None:
+    def account(self, exchange: "Ending", endpoint: "Endpoint | None", now_ns: int) -> None:
         """Count a finished exchange; a handful of integers."""
         counters = self.counters
         counters[_RUNNING] -= 1
@@ -195,7 +196,7 @@ class Hub:
             self._record(exchange, endpoint, duration_us, (first_ns - began) // 1000 if first_ns else None)
 
     def _record(
-        self, exchange: "Exchange", endpoint: "Endpoint | None", duration_us: int, ttft_us: int | None
+        self, exchange: "Ending", endpoint: "Endpoint | None", duration_us: int, ttft_us: int | None
     ) -> None:
         if self._access is None:
             return

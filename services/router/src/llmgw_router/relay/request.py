@@ -3,8 +3,9 @@
 from typing import TYPE_CHECKING
 
 from llmgw_router.core.errors import Kind
-from llmgw_router.core.heads import block
-from llmgw_router.core.routes import Dialect
+from llmgw_router.core.heads import block, named_by_connection, without
+from llmgw_router.core.paths import split
+from llmgw_router.core.routes import HOT, Dialect
 
 if TYPE_CHECKING:
     from llmgw_router.relay.client import ClientConnection
@@ -69,6 +70,22 @@ class Request:
         self.http10 = False
         #: Decided while it arrived; it is answered in its turn.
         self.refusal: tuple[Kind, str] | None = None
+
+    def normalise(self) -> None:
+        """Find the one meaning of the target, and drop what Connection names. Raises BadPath."""
+        dialect = HOT.get(self.url)
+        if dialect is not None:
+            self.path = self.url
+        else:
+            self.path, self.query = split(self.url)
+            dialect = HOT.get(self.path)
+        self.dialect = dialect
+        if self.connection_values is not None:
+            names = named_by_connection(self.connection_values)
+            if names:
+                self.head = without(self.head, names)
+                if self.private:
+                    self.private = without(self.private, names)
 
     def engine_head(self, endpoint: "EngineEndpoint") -> bytes:
         """One framing header, one id, our credential; nothing of the caller's connection or secrets."""

@@ -43,6 +43,9 @@ _MOST_HEAD_BYTES = 256 * 1024
 
 #: Statuses by which an engine refuses us, not the caller.
 DENIALS = (401, 403)
+#: Statuses by which an engine says that another may have room.
+BUSY = (429, 503)
+_SPECIAL = DENIALS + BUSY
 
 
 class UpstreamConnection(asyncio.Protocol):
@@ -109,6 +112,14 @@ class UpstreamConnection(asyncio.Protocol):
         """The exchange is over before its answer was: this connection is of no further use."""
         self.exchange = None
         self.transport.abort()
+
+    def retry_after_s(self) -> float | None:
+        """The answer's `Retry-After` where it is a number of seconds, at most a minute of it."""
+        for line in self.head:
+            name, _, value = line.partition(b":")
+            if name.lower() == b"retry-after" and value.strip().isdigit():
+                return min(60.0, float(value))
+        return None
 
     # --- llhttp's calls
 
@@ -236,7 +247,7 @@ class UpstreamConnection(asyncio.Protocol):
             exchange.hub.bug(exchange)
 
     def _finish(self, exchange: "Exchange", payload: bytes, *, keep: bool) -> None:
-        if self.status in DENIALS and not exchange.answer_wanted(self):
+        if self.status in _SPECIAL and not exchange.answer_wanted(self):
             return
         self.exchange = None
         if keep and not self.transport.is_closing():

@@ -1,0 +1,99 @@
+"""How an exchange ends: refused, interrupted, left by its client, or complete. Always through `finish`."""
+
+import asyncio
+from time import monotonic_ns
+from typing import TYPE_CHECKING
+
+from llmgw_router.core import errors
+from llmgw_router.core.errors import Kind
+from llmgw_router.relay.answer import BY_CLOSE
+from llmgw_router.relay.phase import ARRIVING, OVER
+from llmgw_router.relay.relaying import Relaying
+from llmgw_router.relay.slots import COUNTER
+
+if TYPE_CHECKING:
+    from llmgw_router.relay.client import ClientConnection
+    from llmgw_router.relay.endpoint import Endpoint, EngineEndpoint
+    from llmgw_router.relay.upstream import UpstreamConnection
+
+_STREAMS_BROKEN = COUNTER["streams_broken"]
+
+
+class Ending(Relaying):
+    """What an exchange holds and must give back, and the ways in which it does."""
+
+    __slots__ = ("connecting", "endpoint", "model", "phase", "started_ns", "tried", "upstream")
+
+    def __init__(self, client: "ClientConnection") -> None:
+        super().__init__(client)
+        self.phase: int = ARRIVING
+        #: CLOCK_MONOTONIC when it was whole and its way was chosen; 0 before.
+        self.started_ns = 0
+        #: The catalog's name for it, also where the request used an alias.
+        self.model: str | None = None
+        #: Taken, to be released.
+        self.endpoint: Endpoint | None = None
+        self.upstream: UpstreamConnection | None = None
+        self.connecting: asyncio.Task[None] | None = None
+        #: Asked in vain.
+        self.tried: list[EngineEndpoint] | None = None
+
+    def refuse(
+        self,
+        kind: Kind,
+        message: str,
+        *,
+        code: str | None = None,
+        retry_after_s: int | None = None,
+        allow: bytes | None = None,
+    ) -> None:
+        """Answer with an error of ours. Only while nothing was sent and no endpoint is taken."""
+        assert not self.head_sent
+        if kind.close or self.hub.draining:
+            self.keep = False
+        self.status = kind.status
+        self.code = code or kind.label
+        self.hub.counters[COUNTER[f"refused_{kind.label}"]] += 1
+        answer = errors.answer(
+            kind,
+            message,
+            request_id=self.request_id or b"",
+            code=code,
+            retry_after_s=retry_after_s,
+            allow=allow,
+            close=not self.keep,
+            head_only=self.method == b"HEAD",
+        )
+        self.head_sent = True
+        self.client.transport.write(answer)
+        self.finish(monotonic_ns())
+
+    def interrupt(self, kind: Kind, message: str) -> None:
+        """Cut in mid-answer: say so in band where the format can, and never end it cleanly without."""
+        self.code = kind.label
+        counters = self.hub.counters
+        counters[COUNTER[f"refused_{kind.label}"]] += 1
+        endpoint = self.endpoint
+        if endpoint is not None and kind.type == errors.INTERRUPTED.type:
+            endpoint.broke(self.hub.now)
+        self.keep = False
+        if self.upstream is not None:
+            upstream, self.upstream = self.upstream, None
+            if upstream.exchange is self:
+                upstream.let_go()
+        if self.tail is None:
+            self.client.cut(reset=self.framing == BY_CLOSE)
+        else:
+            counters[_STREAMS_BROKEN] += 1
+            self.pass_on(self.tail.interruption(kind, message), last=True)
+        self.finish(monotonic_ns())
+
+    def finish(self, now_ns: int) -> None:
+        """The one way out: give the endpoint back, account, and free the client for its next request."""
+        endpoint, self.endpoint = self.endpoint, None
+        if endpoint is not None:
+            endpoint.release(now_ns)
+        self.hub.account(self, endpoint, now_ns)
+        self.upstream = None
+        self.phase = OVER
+        self.client.exchange_over(self)
