@@ -46,8 +46,22 @@ def engine(log_dir: Path) -> Iterator[Docker]:
         raise EngineError(
             "no container engine answers; start Docker, or run this as root to have one started"
         )
-    with _daemon(log_dir / "dockerd.log") as own:
+    with _ended_by_sigterm_as_by_ctrl_c(), _daemon(log_dir / "dockerd.log") as own:
         yield own
+
+
+@contextmanager
+def _ended_by_sigterm_as_by_ctrl_c() -> Iterator[None]:
+    """A time limit around the tests sends SIGTERM, at which Python would leave without any clean-up."""
+
+    def leave(number: int, frame: object) -> None:
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGTERM, leave)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def install_missing() -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from .docker import EngineError, call
 
+LINKS = Path("/sys/class/net")
 FORWARDING = Path("/proc/sys/net/ipv4/ip_forward")
 #: What dockerd writes into the packet filter; nothing else is ever taken back.
 DOCKERS = re.compile(r"\bDOCKER\b|DOCKER-|docker0|\bbr-[0-9a-f]{12}\b")
@@ -15,15 +16,16 @@ DOCKERS = re.compile(r"\bDOCKER\b|DOCKER-|docker0|\bbr-[0-9a-f]{12}\b")
 
 @dataclass(frozen=True)
 class HostNetwork:
-    """Packet filter rules by "program table", and the forwarding switch."""
+    """Packet filter rules by "program table", links by name, and the forwarding switch."""
 
     rules: dict[str, list[str]]
+    links: list[str]
     forwarding: str
 
     @classmethod
     def read(cls) -> "HostNetwork":
         """How it stands now."""
-        return cls(_rules(), FORWARDING.read_text().strip())
+        return cls(_rules(), sorted(os.listdir(LINKS)), FORWARDING.read_text().strip())
 
     @classmethod
     def from_json(cls, text: str) -> "HostNetwork":
@@ -51,8 +53,9 @@ class HostNetwork:
             for rule in old:
                 if rule.startswith("-P FORWARD ") and rule not in now:
                     call([*edit, *rule.split()], timeout_s=15)
-        if "docker0" in os.listdir("/sys/class/net"):
-            call(["ip", "link", "delete", "docker0"], timeout_s=15)
+        for link in sorted(set(os.listdir(LINKS)) - set(self.links)):
+            if DOCKERS.search(link):
+                call(["ip", "link", "delete", link], timeout_s=15)
         FORWARDING.write_text(self.forwarding)
 
 
