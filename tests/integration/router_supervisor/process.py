@@ -18,6 +18,9 @@ from llmgw_kit.testing.processes import Cage, Child
 
 from .routing_bench import BOUND_S, until
 
+#: A start loads Python twice or more; on a machine with other work that takes its time.
+START_S = 90.0
+
 _LISTENS = re.compile(r"(client API|admin|metrics) on http://127\.0\.0\.1:(\d+)")
 
 
@@ -50,6 +53,7 @@ class RouterProcess:
         await until(
             lambda: "router-only mode" in self.log or "follows controllers" in self.log or self._ended(),
             "start of the router",
+            within_s=START_S,
         )
         if self._ended():
             raise AssertionError(f"the router ended with {self.child.code}:\n{self.log}")
@@ -74,7 +78,7 @@ class RouterProcess:
     async def ready(self) -> "RouterProcess":
         """Until /readyz of the client port says so."""
         await self.listening()
-        async with asyncio.timeout(BOUND_S):
+        async with asyncio.timeout(START_S):
             while (await get(f"{self.url}/readyz")).status != 200:
                 await asyncio.sleep(0.02)
         return self
@@ -131,19 +135,28 @@ async def metric_at_least(url: str, name: str, least: float) -> None:
             await asyncio.sleep(0.05)
 
 
+async def start_engine(
+    cage: Cage, folder: Path, *names: str, flags: tuple[str, ...] = ()
+) -> tuple[Child, str]:
+    """A scripted engine that is up, and its URL. Another port when somebody else took the first."""
+    named = [part for name in names for part in ("--served-name", name)]
+    async with asyncio.timeout(START_S):
+        while True:
+            [port] = free_ports(1)
+            argv = [sys.executable, "-m", "llmgw_kit.testing.engine", "--port", str(port), *named, *flags]
+            child = cage.spawn("engine", argv, log=folder / f"engine-{port}.log", cwd=folder)
+            url = f"http://127.0.0.1:{port}"
+            while child.code is None:
+                if await _up(url):
+                    return child, url
+                await asyncio.sleep(0.05)
+
+
 @contextlib.asynccontextmanager
 async def engine(cage: Cage, folder: Path, *names: str, flags: tuple[str, ...] = ()) -> AsyncIterator[str]:
-    """A scripted engine that is up; gives its URL."""
-    [port] = free_ports(1)
-    argv = [sys.executable, "-m", "llmgw_kit.testing.engine", "--port", str(port)]
-    for name in names:
-        argv += ["--served-name", name]
-    child = cage.spawn("engine", [*argv, *flags], log=folder / f"engine-{port}.log", cwd=folder)
-    url = f"http://127.0.0.1:{port}"
+    """A scripted engine for as long as the block lasts; gives its URL."""
+    child, url = await start_engine(cage, folder, *names, flags=flags)
     try:
-        async with asyncio.timeout(BOUND_S):
-            while not await _up(url):
-                await asyncio.sleep(0.05)
         yield url
     finally:
         await asyncio.to_thread(child.stop, grace_s=2.0)
@@ -151,8 +164,9 @@ async def engine(cage: Cage, folder: Path, *names: str, flags: tuple[str, ...] =
 
 async def _up(url: str) -> bool:
     try:
-        return (await get(f"{url}/health")).status == 200
-    except aiohttp.ClientError:
+        async with asyncio.timeout(2.0):
+            return (await get(f"{url}/health")).status == 200
+    except (aiohttp.ClientError, TimeoutError):
         return False
 
 

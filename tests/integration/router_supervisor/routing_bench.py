@@ -15,19 +15,19 @@ from llmgw_kit.addresses import HostPort
 from llmgw_kit.errors import NotLeader
 
 #: Longest wait for what must come about.
-BOUND_S = 15.0
+BOUND_S = 30.0
 
 Context = Any
 
 
-async def until(true: Callable[[], bool], what: str) -> None:
+async def until(true: Callable[[], bool], what: str, *, within_s: float = BOUND_S) -> None:
     """Give way until it holds; AssertionError naming `what` when it does not come about."""
     try:
-        async with asyncio.timeout(BOUND_S):
+        async with asyncio.timeout(within_s):
             while not true():
                 await asyncio.sleep(0.01)
     except TimeoutError:
-        raise AssertionError(f"within {BOUND_S:g} s there was no {what}") from None
+        raise AssertionError(f"within {within_s:g} s there was no {what}") from None
 
 
 def endpoint(

@@ -5,7 +5,7 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import aiohttp
@@ -14,29 +14,46 @@ import pytest
 
 from llmgw_kit.testing.processes import Cage
 
-from .process import LOOPBACK, RouterProcess, ask, call, chat, engine, get, metric, metric_at_least, running
+from .process import (
+    LOOPBACK,
+    START_S,
+    RouterProcess,
+    ask,
+    call,
+    chat,
+    engine,
+    get,
+    metric,
+    metric_at_least,
+    running,
+    start_engine,
+)
 from .routing_bench import BOUND_S, until
 
 
-@pytest.fixture
-async def served(cage: Cage, tmp_path: Path) -> AsyncIterator[RouterProcess]:
-    """Two models, one with a slash in its name, behind one engine."""
-    async with (
-        engine(cage, tmp_path, "m", "org/m") as url,
-        running(
-            cage, tmp_path, "--endpoint", f"a={url}=m,org/m", "--metrics-listen", "127.0.0.1:0"
-        ) as router,
-    ):
-        yield await router.ready()
+@pytest.fixture(scope="module")
+def served(cage: Cage, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RouterProcess]:
+    """Two models, one with a slash in its name, behind one engine; for tests that only ask."""
+    folder = tmp_path_factory.mktemp("served")
+    engine, url = asyncio.run(start_engine(cage, folder, "m", "org/m"))
+    flags = (*LOOPBACK, "--endpoint", f"a={url}=m,org/m", "--metrics-listen", "127.0.0.1:0")
+    router = RouterProcess.spawn(cage, folder, *flags)
+    asyncio.run(router.ready())
+    yield router
+    router.child.stop()
+    engine.stop(grace_s=2.0)
 
 
 async def test_router_only_mode_serves(served: RouterProcess) -> None:
+    picks = 'llmgw_router_model_picks_total{model="m,org/m"}'
+    before = await metric(served.admin_url, picks)
+    assert before is not None
     answer = await ask(served, "m")
     assert answer.status == 200
     assert answer.json["choices"][0]["message"]["content"]
     assert (await ask(served, "nobody")).json["error"]["code"] == "model_not_found"
     await metric_at_least(served.metrics_url, 'llmgw_router_requests_total{code_class="2xx"}', 1)
-    assert await metric(served.admin_url, 'llmgw_router_model_picks_total{model="m,org/m"}') == 1
+    assert await metric(served.admin_url, picks) == before + 1
     assert await metric(served.admin_url, 'llmgw_router_in_flight{model="m,org/m"}') == 0
     assert await metric(served.admin_url, "llmgw_fleet_models_unplaceable") is None
 
@@ -141,7 +158,7 @@ async def test_a_taken_port_is_named_and_nothing_is_left_open(
         flags[flag] = taken
         argv = [part for pair in flags.items() for part in pair]
         router = RouterProcess.spawn(cage, tmp_path, *argv, "--endpoint", "a=http://127.0.0.1:9=m")
-        assert await router.child.wait(BOUND_S) == 1
+        assert await router.child.wait(START_S) == 1
     assert taken in router.log
     assert "taken" in router.log
     assert flag in router.log
@@ -206,7 +223,7 @@ async def test_a_second_signal_exits_at_once_and_takes_the_workers_along(cage: C
             router.child.send_signal(signal.SIGTERM)
             await until(lambda: "draining" in router.log, "drain")
             router.child.send_signal(signal.SIGTERM)
-            assert await router.child.wait(BOUND_S) == 128 + signal.SIGTERM
+            assert await router.child.wait(START_S) == 128 + signal.SIGTERM
             await until(lambda: not any(_alive(worker) for worker in workers), "end of the workers")
 
 
@@ -216,6 +233,6 @@ def _alive(process: psutil.Process) -> bool:
 
 async def test_bad_settings_end_it_with_lines_and_no_traceback(cage: Cage, tmp_path: Path) -> None:
     router = RouterProcess.spawn(cage, tmp_path, *LOOPBACK, "--endpoint", "a=http://h:1")
-    assert await router.child.wait(BOUND_S) == 1
+    assert await router.child.wait(START_S) == 1
     assert router.log.startswith("error: --endpoint 'a=http://h:1'")
     assert "Traceback" not in router.log
