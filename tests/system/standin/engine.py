@@ -40,7 +40,8 @@ def engine(log_dir: Path) -> Iterator[Docker]:
     install_missing()
     present = Docker()
     if present.answers():
-        yield present
+        with _ended_by_sigterm_as_by_ctrl_c():
+            yield present
         return
     if os.geteuid() != 0:
         raise EngineError(
