@@ -7,7 +7,7 @@ import pytest
 
 from llmgw_kit.testing.processes import Cage
 
-from .bench import Controllers
+from .controller_bench import Controllers
 
 
 @pytest.fixture

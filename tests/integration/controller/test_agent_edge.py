@@ -25,7 +25,7 @@ from llmgw_kit.addresses import HostPort
 from llmgw_kit.clock import SystemClock
 from llmgw_kit.lifecycle import cancel_all
 
-from .bench import meant, until
+from .controller_bench import meant, until
 
 
 @pytest.fixture

@@ -18,7 +18,7 @@ from llmgw_kit.testing.processes import Cage
 from llmgw_router.adapters.activity_redis import RedisActivity
 from llmgw_router.core.activity import Report
 
-from .bench import MODEL, Controller, Controllers, SimAgent, SimRouter, until
+from .controller_bench import MODEL, Controller, Controllers, SimAgent, SimRouter, until
 
 KEPT = {**MODEL, "replicas": 1}
 
