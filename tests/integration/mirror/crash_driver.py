@@ -117,9 +117,9 @@ async def found(here: World, files: list[Source], *, fetch_again: bool) -> dict[
     if fetch_again:
         # A client whose call was cut short asks again; one that was answered need not.
         view = await (here.settled() if known else here.fetch(*files))
-    await here.mirror.tidy()
-    await here.mirror.look()
-    await here.mirror.collect_parts()
+    await here.built.upkeep.tidy()
+    await here.built.upkeep.look()
+    await here.built.upkeep.collect_parts()
     return {
         "known": known,
         "state": (view.state if view is not None else WeightsState.ABSENT).value,

@@ -242,6 +242,19 @@ async def test_retry_after_holds_the_whole_origin_back(
         assert len(hub.requests) == 3
 
 
+async def test_a_file_that_waits_gives_its_place_to_another(
+    hub: Upstream, tmp_path: Path, fake_clock: FakeClock
+) -> None:
+    hub.acts.append(scripted.status(503, Retry_After=100))
+    async with upstream() as other, world(tmp_path / "store", clock=fake_clock, parallel_fetches=1) as here:
+        await here.mirror.fetch("m", "v", [Source("a", hub.put("/a", BIG))])
+        await until(lambda: here.built.tally.requests == {"askagain": 1})
+        elsewhere = await here.fetch(Source("c", other.put("/c", BIG)), version="x")
+        assert elsewhere.state is WeightsState.PRESENT
+        await fake_clock.advance(101)
+        assert (await here.settled("m", "v")).state is WeightsState.PRESENT
+
+
 async def test_an_absurd_retry_after_fails_the_file(hub: Upstream, here: World) -> None:
     hub.acts.append(scripted.status(503, Retry_After=99_999))
     file = await here.fetch_one(hub.put("/w", BIG))

@@ -1,11 +1,13 @@
 """Versions over their life: asked twice, restarted, removed, damaged."""
 
 import asyncio
+import errno
 from pathlib import Path
 
 import pytest
 
 from llmgw_kit.errors import Conflict, InvalidRequest, NotFound, StartupError
+from llmgw_kit.testing.clock import FakeClock
 from llmgw_mirror.adapters.store import version_id
 from llmgw_mirror.core.versions import Source, WeightsState
 
@@ -47,6 +49,60 @@ async def test_asked_without_files_failed_ones_are_tried_again(hub: Upstream, he
     assert len(hub.requests) == 3
     with pytest.raises(InvalidRequest, match="no files are named"):
         await here.mirror.fetch("org/m", "v9", [])
+
+
+async def test_what_keeps_failing_is_not_asked_for_at_every_call(
+    hub: Upstream, tmp_path: Path, fake_clock: FakeClock
+) -> None:
+    """A controller asks every few seconds for as long as a replica waits."""
+    file = Source("w", hub.put("/w", BIG))
+    hub.acts.extend([scripted.status(404)] * 4)
+    async with world(tmp_path / "store", clock=fake_clock) as here:
+        await here.fetch(file)
+        assert (await here.fetch(file)).state is WeightsState.FAILED
+        assert len(hub.requests) == 2
+        for _ in range(3):
+            assert (await here.mirror.fetch("org/m", "v1", [file])).state is WeightsState.FAILED
+        assert len(hub.requests) == 2
+        await fake_clock.advance(11)
+        assert (await here.fetch(file)).state is WeightsState.FAILED
+        assert len(hub.requests) == 3
+        # A person who says "now" is believed.
+        await here.mirror.fetch("org/m", "v1", [])
+        assert (await here.settled()).state is WeightsState.FAILED
+        assert len(hub.requests) == 4
+        await here.mirror.fetch("org/m", "v1", [])
+        assert (await here.settled()).state is WeightsState.PRESENT
+
+
+async def test_a_retry_that_a_restart_interrupts_goes_on(hub: Upstream, tmp_path: Path) -> None:
+    file = Source("w", hub.put("/w", BIG))
+    hub.acts.extend([scripted.status(404), scripted.stall(1_000_000)])
+    async with world(tmp_path / "store") as before:
+        await before.fetch(file)
+        await before.mirror.fetch("org/m", "v1", [file])
+        await before.received(1_000_000)
+    async with world(tmp_path / "store") as after:
+        assert (await after.settled()).state is WeightsState.PRESENT
+    assert [request.first_byte for request in hub.requests] == [0, 0, 1_000_000]
+
+
+async def test_a_failure_that_cannot_be_noted_is_still_one(
+    hub: Upstream, here: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The disk is too full even for that; the file is not tried again every pass."""
+
+    def full(*_: object, **__: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(here.store, "put_failure", full)
+    hub.acts.append(scripted.status(404))
+    assert (await here.fetch(Source("w", hub.put("/w", BIG)))).state is WeightsState.FAILED
+    await here.built.upkeep.look()
+    assert (await here.settled()).state is WeightsState.FAILED
+    assert len(hub.requests) == 1
+    await here.mirror.fetch("org/m", "v1", [])
+    assert (await here.settled()).state is WeightsState.PRESENT
 
 
 async def test_a_version_is_as_bad_as_its_worst_file(hub: Upstream, here: World) -> None:
@@ -141,7 +197,7 @@ async def test_content_that_vanishes_is_fetched_again(hub: Upstream, here: World
     path.chmod(0o644)
     with path.open("r+b") as file:
         file.truncate(5)
-    await here.mirror.look()
+    await here.built.upkeep.look()
     assert (await here.settled()).state is WeightsState.PRESENT
     assert path.read_bytes() == BIG
 
@@ -160,16 +216,16 @@ async def test_the_ledger_is_told_and_what_is_gone_is_forgotten(
     hub: Upstream, tmp_path: Path, migrated_dsn: str
 ) -> None:
     async with world(tmp_path / "store", dsn=migrated_dsn) as here:
-        ledger = here.mirror._ledger
+        ledger = here.built.ledger
         await here.fetch(Source("w", hub.put("/w?signature=geheim", BIG), SHA))
-        await here.mirror.look()
+        await here.built.upkeep.look()
         (recorded,) = await ledger.recorded()
         assert (recorded.model, recorded.version) == ("org/m", "v1")
         assert [(f.path, f.state, f.sha256, f.size_bytes) for f in recorded.files] == [
             ("w", WeightsState.PRESENT, SHA, len(BIG))
         ]
         await here.mirror.remove("org/m", "v1")
-        await here.mirror.look()
+        await here.built.upkeep.look()
         assert await ledger.recorded() == []
 
 
@@ -185,5 +241,5 @@ async def test_content_of_no_version_is_removed_at_the_start(hub: Upstream, here
     await here.fetch(Source("w", hub.put("/w", BIG), SHA))
     here.store.remove(version_id("org/m", "v1"))
     assert here.blobs() == [SHA]
-    await here.mirror.tidy()
+    await here.built.upkeep.tidy()
     assert here.blobs() == []

@@ -21,7 +21,7 @@ from llmgw_mirror.service import Mirror
 from llmgw_mirror.settings import MirrorSettings
 
 #: No test of a working mirror comes near it; one that does has failed.
-PATIENCE_S = 20.0
+PATIENCE_S = 45.0
 
 SETTLED = frozenset({WeightsState.PRESENT, WeightsState.FAILED})
 
@@ -124,5 +124,5 @@ async def world(folder: Path, *, clock: Clock | None = None, **settings: object)
     }
     made = MirrorSettings.model_validate(given)
     async with build(made, clock or SystemClock()) as built:
-        await built.mirror.begin()
+        await built.upkeep.begin()
         yield World(built, made)

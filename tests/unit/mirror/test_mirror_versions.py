@@ -13,6 +13,7 @@ from llmgw_mirror.core.versions import (
     VersionView,
     WeightsState,
     differences,
+    may_retry,
     view_file,
     wish,
     worst_of,
@@ -131,3 +132,16 @@ def test_differences_name_what_differs_and_never_a_url() -> None:
     ]
     assert not any("sig=" in line for line in told)
     assert differences(have, have[::-1]) == []
+
+
+@pytest.mark.parametrize(
+    ("count", "gap_s"), [(1, 0.0), (2, 10.0), (3, 20.0), (4, 40.0), (7, 300.0), (1000, 300.0)]
+)
+def test_a_file_that_keeps_failing_is_retried_ever_less_often(count: int, gap_s: float) -> None:
+    failure = Failure("gone", at=1000.0, count=count)
+    assert may_retry(failure, 1000.0 + gap_s)
+    if gap_s:
+        assert not may_retry(failure, 1000.0)
+        assert not may_retry(failure, 1000.0 + gap_s - 0.1)
+    # The clock was set back.
+    assert may_retry(failure, 900.0)

@@ -23,10 +23,12 @@ from llmgw_mirror.adapters.store import Store, open_store
 from llmgw_mirror.adapters.upstream_file import FileUpstream
 from llmgw_mirror.adapters.upstream_http import HttpUpstream
 from llmgw_mirror.fetcher import Fetcher
+from llmgw_mirror.flights import Flights
 from llmgw_mirror.ports import Ledger, Upstream
 from llmgw_mirror.service import Mirror
 from llmgw_mirror.settings import MirrorSettings
 from llmgw_mirror.transfer import Tally, Transfer
+from llmgw_mirror.upkeep import Upkeep
 from llmgw_schema.migrate import migrate
 
 log = logging.getLogger(__name__)
@@ -40,6 +42,9 @@ class Built:
     """The parts an outer edge needs."""
 
     mirror: Mirror
+    flights: Flights
+    upkeep: Upkeep
+    ledger: Ledger
     store: Store
     tally: Tally
     #: For reading what nodes ask for; apart from those that write.
@@ -67,17 +72,19 @@ async def build(settings: MirrorSettings, clock: Clock) -> AsyncIterator[Built]:
                 shelf=shelf, room=room, ledger=ledger, transfer=transfer, clock=clock, pace=pace,
                 parallel=settings.parallel_fetches,
             )  # fmt: skip
+            flights = Flights(store=store, threads=writers, fetcher=fetcher, clock=clock)
+            upkeep = Upkeep(
+                shelf=shelf, flights=flights, fetcher=fetcher, ledger=ledger, clock=clock,
+                interval_s=settings.pass_interval_s,
+            )  # fmt: skip
             mirror = Mirror(
-                shelf=shelf,
-                fetcher=fetcher,
-                ledger=ledger,
+                store=store, threads=writers, flights=flights, upkeep=upkeep, fetcher=fetcher, ledger=ledger,
                 clock=clock,
-                pass_interval_s=settings.pass_interval_s,
-            )
+            )  # fmt: skip
             try:
-                yield Built(mirror, store, transfer.tally, readers)
+                yield Built(mirror, flights, upkeep, ledger, store, transfer.tally, readers)
             finally:
-                await mirror.stop()
+                await flights.stop()
     finally:
         writers.close()
         readers.close()

@@ -5,6 +5,7 @@ import errno
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from weakref import WeakValueDictionary
 
 from llmgw_kit.clock import Clock
 from llmgw_kit.errors import Unavailable
@@ -13,8 +14,9 @@ from llmgw_mirror.adapters.room import NoRoom, Room
 from llmgw_mirror.core.transfer import Want, verdict
 from llmgw_mirror.core.versions import Receipt, Source, WeightsState
 from llmgw_mirror.flight import FetchFailed, Flight
+from llmgw_mirror.manners import Pace, Slot, Slots
 from llmgw_mirror.ports import Lease, Ledger
-from llmgw_mirror.transfer import Pace, Transfer
+from llmgw_mirror.transfer import Transfer
 
 log = logging.getLogger(__name__)
 
@@ -44,14 +46,15 @@ class Fetcher:
         self._transfer = transfer
         self._clock = clock
         self._pace = pace
-        self._slots = asyncio.Semaphore(parallel)
-        self._keys: dict[str, asyncio.Lock] = {}
+        self._slots = Slots(parallel)
+        self._keys: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
         self._publishing = asyncio.Lock()
 
     async def fetch(self, vid: str, source: Source, flight: Flight) -> None:
         """Returns when the file is published. Raises FetchFailed or VersionGone."""
         # Single-flight within the process; whoever waited finds the content, and fetches nothing.
         lock = self._keys.setdefault(flight.key, asyncio.Lock())
+        told: str | None = None
         async with lock:
             while True:
                 try:
@@ -64,7 +67,14 @@ class Fetcher:
                 except NoRoom as e:
                     raise FetchFailed(e.text, code=e.code, next_steps=e.next_steps) from e
                 except Unavailable as e:
-                    log.warning("%s waits: %s", source.path, e.text)
+                    # Once, not every other second for as long as it lasts.
+                    log.log(
+                        logging.DEBUG if told == e.text else logging.WARNING,
+                        "%s waits: %s",
+                        source.path,
+                        e.text,
+                    )
+                    told = e.text
                     wait_s = self._pace.lease_poll_s
                 await self._clock.sleep(wait_s)
 
@@ -90,12 +100,14 @@ class Fetcher:
 
     async def _in_turn(self, vid: str, source: Source, flight: Flight) -> bool:
         """False: another mirror over this store has the lease."""
-        async with self._slots:
+        async with self._slots.one() as slot:
             granted_at = self._clock.monotonic_s()
             lease = await self._ledger.acquire(flight.key, ttl_s=self._pace.lease_ttl_s)
             if lease is not None:
                 flight.state = WeightsState.FETCHING
-                await self._under(lease, granted_at, flight, lambda: self._bring(vid, source, flight, lease))
+                await self._under(
+                    lease, granted_at, flight, lambda: self._bring(vid, source, flight, lease, slot)
+                )
                 return True
         theirs = (await self._ledger.live()).get(flight.key)
         if theirs is not None:
@@ -139,7 +151,7 @@ class Fetcher:
                 if self._clock.monotonic_s() + ttl_s / 4 > safe_until:
                     return f"the lease could not be renewed ({e.text})"
 
-    async def _bring(self, vid: str, source: Source, flight: Flight, lease: Lease) -> None:
+    async def _bring(self, vid: str, source: Source, flight: Flight, lease: Lease, slot: Slot) -> None:
         want = Want(source.sha256, source.size_bytes)
         before = await self._shelf.published_before_crash(flight.key)
         if before is not None and verdict(want, sha256=before[0], size_bytes=before[1]) is None:
@@ -149,7 +161,7 @@ class Fetcher:
             return
         part = await self._shelf.take(flight.key, lease.token)
         try:
-            sha256 = await self._verified(part, source, want, flight)
+            sha256 = await self._verified(part, source, want, flight, slot)
             async with self.publishing():
                 # A lease that was lost unseen ends here; the receipt below is written once besides.
                 if not await self._ledger.renew(lease, ttl_s=self._pace.lease_ttl_s, moving=flight.moving()):
@@ -166,12 +178,12 @@ class Fetcher:
             await part.keep()
         await self._shelf.forget(flight.key)
 
-    async def _verified(self, part: Part, source: Source, want: Want, flight: Flight) -> str:
+    async def _verified(self, part: Part, source: Source, want: Want, flight: Flight, slot: Slot) -> str:
         """Receive until whole and right; returns the hash of what is here. Raises FetchFailed."""
         flight.at(part.length)
         await part.prove()
         while True:
-            await self._transfer.receive(part, source, want, flight)
+            await self._transfer.receive(part, source, want, flight, slot)
             flight.state = WeightsState.VERIFYING
             sha256 = await part.seal()
             wrong = verdict(want, sha256=sha256, size_bytes=part.length)

@@ -80,13 +80,13 @@ async def _serve_on(
 
     weights = WeightsHttp(mirror, built.readers, stall_s=settings.send_stall_s)
     registry = telemetry.registry()
-    registry.register(MirrorCollector(mirror, built.store, built.tally, weights.served))
+    registry.register(MirrorCollector(built.upkeep, built.flights, built.store, built.tally, weights.served))
     health, metrics = telemetry.health_routes(ready), telemetry.metrics_route(registry)
     mirror_pb2_grpc.add_MirrorServiceServicer_to_server(MirrorServicer(mirror), server)
     grpc_health = rpc.Health(server, [SERVICE])
 
     # Before the first answer: what a restart interrupted is on its way again.
-    await mirror.begin()
+    await built.upkeep.begin()
     runners = {
         "admin": await _http([*health, metrics], sockets["admin"]),
         "http": await _http([*health, *weights.routes()], sockets["http"], drain_s=settings.drain_s),
@@ -104,7 +104,7 @@ async def _serve_on(
     for name in ("grpc", "http", "admin", "metrics"):
         log.info("%s: %s", name, addresses.get(name, "off (admin listener only)"))
 
-    passes = asyncio.create_task(mirror.run(), name="passes")
+    passes = asyncio.create_task(built.upkeep.run(), name="passes")
     try:
         await until_stopped(stop, passes)
     finally:
@@ -112,7 +112,7 @@ async def _serve_on(
         await grpc_health.set_serving(False)
         await cancel_all(passes)
         # Flights stop at once, they resume; readers may finish.
-        await mirror.stop()
+        await built.flights.stop()
         await server.stop(GRPC_GRACE_S)
         for name in ("metrics", "http", "admin"):
             if name in runners:

@@ -12,7 +12,7 @@ from llmgw_kit.addresses import HostPort, parse_host_port
 from llmgw_kit.errors import InvalidRequest
 from llmgw_kit.settings import ServiceSettings
 from llmgw_mirror.core.origins import check_url, origin_of
-from llmgw_mirror.transfer import Pace
+from llmgw_mirror.manners import Pace
 
 
 def _told(error: InvalidRequest) -> ValueError:

@@ -9,7 +9,6 @@ from urllib.parse import urlsplit
 from llmgw_kit.clock import Clock
 from llmgw_mirror.adapters.parts import Part
 from llmgw_mirror.adapters.room import Room
-from llmgw_mirror.core.origins import origin_of
 from llmgw_mirror.core.transfer import (
     Append,
     AskAgain,
@@ -25,27 +24,13 @@ from llmgw_mirror.core.transfer import (
 )
 from llmgw_mirror.core.versions import Source
 from llmgw_mirror.flight import FetchFailed, Flight, Sink
+from llmgw_mirror.manners import Pace, Pauses, Slot
 from llmgw_mirror.ports import Interrupted, Refused, Upstream
 
 log = logging.getLogger(__name__)
 
 Upstreams = Mapping[str, Upstream]
 Outcome = Complete | StartOver | Refuse | AskAgain
-
-
-@dataclass(frozen=True)
-class Pace:
-    """How patient the mirror is; see settings.py for the reasons."""
-
-    stall_window_s: float = 30.0
-    stall_bytes: int = 1
-    attempts: int = 8
-    backoff_base_s: float = 0.5
-    backoff_most_s: float = 60.0
-    #: Longest pause an upstream may ask for before the file fails instead.
-    pause_most_s: float = 3600.0
-    lease_ttl_s: float = 15.0
-    lease_poll_s: float = 2.0
 
 
 @dataclass
@@ -57,24 +42,6 @@ class Tally:
 
     def asked(self, outcome: str) -> None:
         self.requests[outcome] = self.requests.get(outcome, 0) + 1
-
-
-class Pauses:
-    """Origins that asked to be left alone, for the whole process: many small files otherwise make a
-    storm of one 429 (H12)."""
-
-    def __init__(self, clock: Clock) -> None:
-        self._clock = clock
-        self._until: dict[str, float] = {}
-
-    def note(self, url: str, seconds: float) -> None:
-        origin = _origin(url)
-        until = self._clock.monotonic_s() + seconds
-        self._until[origin] = max(until, self._until.get(origin, until))
-
-    async def wait(self, url: str) -> None:
-        while (left := self._until.get(_origin(url), 0.0) - self._clock.monotonic_s()) > 0:
-            await self._clock.sleep(left)
 
 
 class Transfer:
@@ -90,7 +57,7 @@ class Transfer:
         self._pauses = Pauses(clock)
         self.tally = Tally()
 
-    async def receive(self, part: Part, source: Source, want: Want, flight: Flight) -> None:
+    async def receive(self, part: Part, source: Source, want: Want, flight: Flight, slot: Slot) -> None:
         """Until as many bytes are here as there should be. Raises FetchFailed, NoRoom, OSError."""
         attempts, furthest = 0, part.length
         while True:
@@ -102,7 +69,10 @@ class Transfer:
                 await part.restart()
                 flight.at(0)
                 continue
-            await self._pauses.wait(source.url)
+            if self._pauses.holds(source.url):
+                slot.give()
+                await self._pauses.wait(source.url)
+                await slot.take()
             outcome = await self._attempt(part, ask, source, want, flight)
             self.tally.asked(type(outcome).__name__.lower())
             if isinstance(outcome, Complete):
@@ -118,10 +88,10 @@ class Transfer:
             if part.length > furthest:
                 attempts, furthest = 0, part.length
             attempts += 1
-            await self._before_next(attempts, outcome, part, source)
+            await self._before_next(attempts, outcome, part, source, slot)
 
     async def _before_next(
-        self, attempts: int, outcome: StartOver | AskAgain, part: Part, source: Source
+        self, attempts: int, outcome: StartOver | AskAgain, part: Part, source: Source, slot: Slot
     ) -> None:
         if attempts >= self._pace.attempts:
             kept = f"; {part.length} bytes are kept, fetching again goes on from there" if part.length else ""
@@ -134,7 +104,9 @@ class Transfer:
         wait_s = backoff_s(attempts, base_s=self._pace.backoff_base_s, most_s=self._pace.backoff_most_s)
         wait_s *= 0.5 + self._chance() / 2
         log.warning("%s: %s; again in %.1f s", source.path, outcome.why, max(wait_s, after_s or 0.0))
+        slot.give()
         await self._clock.sleep(wait_s)
+        await slot.take()
 
     async def _attempt(self, part: Part, ask: AskFrom, source: Source, want: Want, flight: Flight) -> Outcome:
         """One request and its body, watched for silence."""
@@ -208,7 +180,3 @@ class _Ended:
 
     total_bytes: int | None
     broke_off: str | None
-
-
-def _origin(url: str) -> str:
-    return str(origin_of(url)) if not url.startswith("file:") else "file"

@@ -83,8 +83,9 @@ def make_folders(path: Path) -> None:
 
 
 def _temporary(path: Path, data: bytes) -> Path:
+    # For this user alone: a wish holds URLs, and a signed URL is a credential.
     temporary = path.parent / f"{TEMPORARY}{os.getpid()}-{next(_numbers)}-{path.name[:40]}"
-    fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644)
+    fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     try:
         view = memoryview(data)
         while view:

@@ -105,7 +105,10 @@ class WeightsHttp:
             await response.prepare(request)
             return response
         # Opened before the head is sent: from here on a removal does not disturb this reader.
-        fd = await self._threads.run(os.open, self._mirror.content(sha256), os.O_RDONLY)
+        try:
+            fd = await self._threads.run(os.open, self._mirror.content(sha256), os.O_RDONLY)
+        except FileNotFoundError:
+            raise Unavailable("the content went away in this moment", retry_after_s=1.0) from None
         self.served.open += 1
         try:
             await response.prepare(request)

@@ -8,21 +8,23 @@ from prometheus_client.registry import Collector
 from llmgw_mirror.adapters.http_server import Served
 from llmgw_mirror.adapters.store import Store
 from llmgw_mirror.core.versions import VersionView, WeightsState
-from llmgw_mirror.service import Mirror
+from llmgw_mirror.flights import Flights
 from llmgw_mirror.transfer import Tally
+from llmgw_mirror.upkeep import Upkeep
 
 
 class MirrorCollector(Collector):
     """Runs in the thread that renders; reads only whole values."""
 
-    def __init__(self, mirror: Mirror, store: Store, tally: Tally, served: Served) -> None:
-        self._mirror = mirror
+    def __init__(self, upkeep: Upkeep, flights: Flights, store: Store, tally: Tally, served: Served) -> None:
+        self._upkeep = upkeep
+        self._flights = flights
         self._store = store
         self._tally = tally
         self._served = served
 
     def collect(self) -> Iterator[Metric]:
-        yield self._files(self._mirror.last_seen)
+        yield self._files(self._upkeep.last_seen)
         received = CounterMetricFamily("llmgw_mirror_received_bytes", "Bytes received from upstreams.")
         received.add_metric([], self._tally.received_bytes)
         yield received
@@ -33,7 +35,7 @@ class MirrorCollector(Collector):
             requests.add_metric([outcome], count)
         yield requests
         failures = CounterMetricFamily("llmgw_mirror_fetch_failures", "Files given up since the start.")
-        failures.add_metric([], self._mirror.failures)
+        failures.add_metric([], self._flights.failures)
         yield failures
         sent = CounterMetricFamily("llmgw_mirror_served_bytes", "Bytes of files sent whole to nodes.")
         sent.add_metric([], self._served.bytes)

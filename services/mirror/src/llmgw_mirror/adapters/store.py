@@ -50,6 +50,8 @@ class Stored:
     wish: Wish
     receipts: dict[str, Receipt]
     failures: dict[str, Failure]
+    #: Files that failed before and are tried again: how often in a row.
+    retried: dict[str, int]
     #: Receipts, by path, whose content is not there or has another size.
     hollow: dict[str, Receipt]
 
@@ -88,6 +90,7 @@ class Store:
         parsed = _wish(wish)
         receipts: dict[str, Receipt] = {}
         failures: dict[str, Failure] = {}
+        retried: dict[str, int] = {}
         hollow: dict[str, Receipt] = {}
         for source in parsed.files:
             receipt = _read_json(folder / f"{file_id(source.path)}.receipt.json")
@@ -100,9 +103,13 @@ class Store:
                     continue
                 hollow[source.path] = made
             failure = _read_json(folder / f"{file_id(source.path)}.failure.json")
-            if failure is not None:
-                failures[source.path] = Failure(failure["error"], failure["at"])
-        return Stored(parsed, receipts, failures, hollow)
+            if failure is None:
+                continue
+            if failure["retried"]:
+                retried[source.path] = failure["count"]
+            else:
+                failures[source.path] = Failure(failure["error"], failure["at"], failure["count"])
+        return Stored(parsed, receipts, failures, retried, hollow)
 
     def create(self, wish: Wish) -> bool:
         """Store a new version; False when there is one of that name already. A whole folder appears at
@@ -122,8 +129,9 @@ class Store:
         return True
 
     def put_receipt(self, vid: str, path: str, receipt: Receipt) -> Receipt:
-        """Publish a file; the first receipt stands and is returned. Raises FileNotFoundError when the
-        version was removed meanwhile."""
+        """Publish a file; the first receipt stands and is returned. Its failures are forgotten.
+
+        Raises FileNotFoundError when the version was removed meanwhile."""
         target = self.versions / vid / f"{file_id(path)}.receipt.json"
         data = _dump({"path": path, **asdict(receipt)})
         if not write_once(target, data):
@@ -132,7 +140,7 @@ class Store:
                 write_atomically(target, data)
             else:
                 receipt = _receipt(first)
-        self.clear_failure(vid, path)
+        (target.parent / f"{file_id(path)}.failure.json").unlink(missing_ok=True)
         return receipt
 
     def has_receipt(self, vid: str, path: str) -> bool:
@@ -146,14 +154,14 @@ class Store:
             self.set_aside(receipt.sha256)
         (self.versions / vid / f"{file_id(path)}.receipt.json").unlink(missing_ok=True)
 
-    def put_failure(self, vid: str, path: str, failure: Failure) -> None:
-        """Raises FileNotFoundError when the version was removed meanwhile."""
-        write_atomically(
-            self.versions / vid / f"{file_id(path)}.failure.json", _dump({"path": path, **asdict(failure)})
-        )
+    def put_failure(self, vid: str, path: str, failure: Failure, *, retried: bool = False) -> None:
+        """`retried`: it is being fetched again, and counts as failed no more.
 
-    def clear_failure(self, vid: str, path: str) -> None:
-        (self.versions / vid / f"{file_id(path)}.failure.json").unlink(missing_ok=True)
+        Raises FileNotFoundError when the version was removed meanwhile."""
+        write_atomically(
+            self.versions / vid / f"{file_id(path)}.failure.json",
+            _dump({"path": path, **asdict(failure), "retried": retried}),
+        )
 
     def remove(self, vid: str) -> bool:
         """Take a version away at once (rename), its small files after; content stays until collected."""

@@ -70,10 +70,27 @@ class Receipt:
 
 @dataclass(frozen=True)
 class Failure:
-    """Why the last fetch of a file ended without it."""
+    """Why the last fetch of a file ended without it. `count`: so many in a row."""
 
     error: str
     at: float
+    count: int = 1
+
+
+#: Between automatic retries of a file that keeps failing, doubled up to the second.
+RETRY_GAP_S, RETRY_GAP_MOST_S = 10.0, 300.0
+
+
+def may_retry(failure: Failure, now: float) -> bool:
+    """Whether being asked for the version again tries this file again.
+
+    At once after the first failure: somebody has mended something. Then ever less often: a controller
+    asks every few seconds for as long as a replica waits, and upstream has said no each time."""
+    if failure.count <= 1:
+        return True
+    gap_s = min(RETRY_GAP_MOST_S, RETRY_GAP_S * 2.0 ** min(failure.count - 2, 10))
+    # A clock set back must not lock a file out.
+    return not 0 <= now - failure.at < gap_s
 
 
 @dataclass(frozen=True)

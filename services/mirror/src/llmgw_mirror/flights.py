@@ -1,0 +1,152 @@
+"""Every file under way in this process, over what the store has: started, watched, noted when they end."""
+
+import asyncio
+import logging
+from dataclasses import dataclass, replace
+
+from llmgw_kit.clock import Clock
+from llmgw_kit.lifecycle import cancel_all
+from llmgw_mirror.adapters.disk import DiskThreads
+from llmgw_mirror.adapters.store import Store, Stored
+from llmgw_mirror.core.versions import Failure, FileView, Source, VersionView, may_retry, view_file
+from llmgw_mirror.fetcher import Fetcher, VersionGone
+from llmgw_mirror.flight import FetchFailed, Flight
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class _InAir:
+    task: asyncio.Task[None]
+    flight: Flight
+
+
+class Flights:
+    """By version id and path. Whoever changes what a version is holds `changing`."""
+
+    def __init__(self, *, store: Store, threads: DiskThreads, fetcher: Fetcher, clock: Clock) -> None:
+        self._store = store
+        self._threads = threads
+        self._fetcher = fetcher
+        self._clock = clock
+        self._air: dict[tuple[str, str], _InAir] = {}
+        #: Failures that a full disk did not let us note.
+        self._unnoted: dict[tuple[str, str], Failure] = {}
+        #: Fetching, removing and passes decide on what they see; one at a time.
+        self.changing = asyncio.Lock()
+        #: Set when something ended: a pass may come sooner.
+        self.landed = asyncio.Event()
+        #: Files given up since the start.
+        self.failures = 0
+
+    def __contains__(self, file: tuple[str, str]) -> bool:
+        return file in self._air
+
+    def __len__(self) -> int:
+        return len(self._air)
+
+    def keys(self) -> set[str]:
+        """The contents that are fetched."""
+        return {air.flight.key for air in self._air.values()}
+
+    async def load(self, vid: str) -> Stored | None:
+        """One version as it is now. A flight that lands while the disk is read belongs to neither the
+        read nor the air: read again, so that its file is not taken for forgotten."""
+        while True:
+            before = {path for flying, path in self._air if flying == vid}
+            stored = await self._threads.run(self._store.load, vid)
+            if stored is None:
+                return None
+            unnoted = {path: failure for (v, path), failure in self._unnoted.items() if v == vid}
+            stored = replace(stored, failures=stored.failures | unnoted)
+            landed = {path for path in before if (vid, path) not in self._air}
+            if not any(source.path in landed for source in stored.missing()):
+                return stored
+
+    async def load_all(self) -> list[Stored]:
+        """By model and version."""
+        found = [await self.load(vid) for vid in await self._threads.run(self._store.ids)]
+        return sorted(
+            (stored for stored in found if stored is not None),
+            key=lambda stored: (stored.wish.model, stored.wish.version),
+        )
+
+    async def start_missing(self, vid: str, stored: Stored) -> None:
+        """Fetch every file that is neither here, nor failed, nor under way."""
+        for path, receipt in stored.hollow.items():
+            if (vid, path) not in self._air:
+                log.error(
+                    "the content of %s (%s %s) is gone or has another size; it is fetched again",
+                    path, stored.wish.model, stored.wish.version,
+                )  # fmt: skip
+                await self._threads.run(self._store.drop_receipt, vid, path, receipt)
+        for source in stored.missing():
+            if (vid, source.path) not in self._air:
+                flight = Flight(source, self._clock)
+                before = stored.retried.get(source.path, 0)
+                work = self._fly(vid, source, flight, before)
+                task = asyncio.create_task(work, name=f"fetch {source.path}")
+                self._air[vid, source.path] = _InAir(task, flight)
+
+    async def retry_failed(self, vid: str, stored: Stored, *, at_once: bool) -> Stored:
+        """Failed files count as missing again: all of them `at_once`, else those whose time has come."""
+        now, left, retried = self._clock.unix_s(), dict(stored.failures), dict(stored.retried)
+        for path, failure in stored.failures.items():
+            if at_once or may_retry(failure, now):
+                del left[path]
+                retried[path] = failure.count
+                self._unnoted.pop((vid, path), None)
+                await self._note(vid, path, failure, retried=True)
+        return replace(stored, failures=left, retried=retried)
+
+    async def stop(self) -> None:
+        """End all; what they have stays and is resumed at the next start."""
+        await cancel_all(*(air.task for air in self._air.values()))
+
+    async def _fly(self, vid: str, source: Source, flight: Flight, failed_before: int) -> None:
+        try:
+            await self._fetcher.fetch(vid, source, flight)
+            log.info("%s is present", source.path)
+        except VersionGone:
+            log.info("%s: its version was removed", source.path)
+        except FetchFailed as e:
+            await self._failed(vid, source, " — ".join((e.text, *e.next_steps)), failed_before)
+        except Exception:
+            # The rim: a bug must neither end the mirror nor be tried again every pass.
+            log.exception("fetching %s failed by a bug", source.path)
+            await self._failed(vid, source, "internal error; the mirror's log has the story", failed_before)
+        finally:
+            self._air.pop((vid, source.path), None)
+            self.landed.set()
+
+    async def _failed(self, vid: str, source: Source, error: str, failed_before: int) -> None:
+        self.failures += 1
+        log.error("%s failed: %s", source.path, error)
+        failure = Failure(error, self._clock.unix_s(), failed_before + 1)
+        if not await self._note(vid, source.path, failure):
+            self._unnoted[vid, source.path] = failure
+
+    async def _note(self, vid: str, path: str, failure: Failure, *, retried: bool = False) -> bool:
+        try:
+            await self._threads.run(lambda: self._store.put_failure(vid, path, failure, retried=retried))
+        except FileNotFoundError:
+            return True  # its version was removed: nothing is left to note
+        except OSError as e:
+            log.warning("the failure of %s cannot be noted on the disk: %s", path, e)
+            return False
+        return True
+
+    def view(self, vid: str, stored: Stored) -> VersionView:
+        """What the disk and the air amount to."""
+
+        def one(source: Source) -> FileView:
+            air = self._air.get((vid, source.path))
+            return view_file(
+                source,
+                receipt=stored.receipts.get(source.path),
+                failure=stored.failures.get(source.path),
+                moving=air.flight.moving() if air else None,
+            )
+
+        files = tuple(one(source) for source in stored.wish.files)
+        return VersionView(stored.wish.model, stored.wish.version, stored.wish.created_at, files)
