@@ -384,3 +384,46 @@ async def test_totals_go_on_over_a_workers_death(tmp_path: Path) -> None:
             assert (await c.answer()).status == 200
             await r.until(lambda: r.pool.totals()["answers_2xx"] == 2)
             assert r.pool.totals()["connections_open"] == 1
+
+
+async def test_workers_killed_under_load_cost_only_their_own_connections(tmp_path: Path) -> None:
+    async def slowly(connection: Connection) -> None:
+        while True:
+            await connection.request()
+            await asyncio.sleep(0.005)
+            await connection.send(json_answer())
+
+    async with Upstream(slowly) as up, router(tmp_path, up.port, workers=3) as r:
+        outcomes = {"answered": 0, "lost": 0}
+        going = True
+
+        async def caller() -> None:
+            while going:
+                async with await r.client() as c:
+                    try:
+                        for _ in range(5):
+                            c.post(BODY)
+                            assert (await c.answer()).status == 200
+                            outcomes["answered"] += 1
+                    except (ConnectionError, asyncio.IncompleteReadError):
+                        outcomes["lost"] += 1
+
+        callers = [asyncio.create_task(caller()) for _ in range(8)]
+        for round_ in range(6):
+            # Also one that has only just come back: twice in a row, and its socket goes with it.
+            victim = (0, 1, 1, 1, 2, 0)[round_]
+            await r.until(lambda n=victim: r.pool.workers[n].serving)
+            pid = r.pool.workers[victim].pid
+            assert pid is not None
+            answered = outcomes["answered"]
+            os.kill(pid, signal.SIGKILL)
+            await r.until(lambda n=answered: outcomes["answered"] > n + 20)
+        going = False
+        await asyncio.wait_for(asyncio.gather(*callers), 20)
+        await r.until(lambda: all(worker.serving for worker in r.pool.workers))
+        await r.until(r.quiet)
+        assert sum(worker.deaths for worker in r.pool.workers) == 6
+        # A death costs what its worker was doing: at most what eight callers can have had there.
+        assert outcomes["lost"] <= 6 * 8
+        assert all(activity.failed == activity.broken == 0 for _, activity in r.pool.activity())
+        await r.until(lambda: r.pool.totals()["connections_open"] == 0)
