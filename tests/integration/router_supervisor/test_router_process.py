@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import aiohttp
+import openai
 import psutil
 import pytest
 
@@ -131,6 +132,53 @@ async def test_the_admin_pages(served: RouterProcess) -> None:
 async def test_an_absent_metrics_listener_is_told(cage: Cage, tmp_path: Path) -> None:
     async with running(cage, tmp_path, "--endpoint", "a=http://127.0.0.1:9=m") as router:
         assert "metrics: off (admin listener only)" in router.log
+
+
+async def test_a_head_that_does_not_arrive_ends_its_connection_on_every_listener(
+    cage: Cage, tmp_path: Path
+) -> None:
+    config = tmp_path / "router.yaml"
+    config.write_text("request_head_s: 0.5\n")
+    flags = (
+        "--config",
+        str(config),
+        "--endpoint",
+        "a=http://127.0.0.1:9=m",
+        "--metrics-listen",
+        "127.0.0.1:0",
+    )
+    async with running(cage, tmp_path, *flags) as router:
+        for port in router.ports.values():
+            reader, writer = await asyncio.open_connection("127.0.0.1", port)
+            writer.write(b"GET /healthz HTTP/1.1\r\nHost: x\r\n")
+            async with asyncio.timeout(BOUND_S):
+                rest = await reader.read()
+            assert b"200" not in rest
+            writer.close()
+
+
+async def test_the_official_client_lists_and_finds_models(served: RouterProcess) -> None:
+    def ask_openai() -> tuple[list[str], str, str | None]:
+        client = openai.OpenAI(base_url=f"{served.url}/v1", api_key="none", max_retries=0, timeout=BOUND_S)
+        listed = [one.id for one in client.models.list()]
+        found = client.models.retrieve("org/m").id
+        try:
+            client.models.retrieve("org/nobody")
+        except openai.NotFoundError as e:
+            return listed, found, e.code
+        return listed, found, None
+
+    assert await asyncio.to_thread(ask_openai) == (["m", "org/m"], "org/m", "model_not_found")
+
+
+async def test_the_access_log_has_a_line_a_request_and_no_query(cage: Cage, tmp_path: Path) -> None:
+    config = tmp_path / "router.yaml"
+    config.write_text("access_log: true\n")
+    flags = ("--config", str(config), "--endpoint", "a=http://127.0.0.1:9=m")
+    async with running(cage, tmp_path, *flags) as router:
+        await call("GET", f"{router.url}/v1/models?key=s3cret", headers={"x-request-id": "mine-2"})
+        await until(lambda: "mine-2 GET /v1/models 200" in router.log, "line of the access log")
+        assert "s3cret" not in router.log
 
 
 def _free_port() -> int:

@@ -57,6 +57,13 @@ def test_a_flag_beats_the_environment_beats_the_file(tmp_path: Path, monkeypatch
     assert (settings.drain_s, settings.connect_s, settings.idle_s) == (100, 20, 3)
 
 
+def test_a_secret_that_cannot_be_used_is_not_repeated(tmp_path: Path) -> None:
+    with pytest.raises(StartupError) as caught:
+        made(tmp_path, controller="c:1", redis_url="http://:s3cret@h")
+    assert "s3cret" not in str(caught.value)
+    assert "s3cret" not in effective(made(tmp_path, controller="c:1", redis_url="redis://:s3cret@h"))
+
+
 def test_endpoints_of_the_environment_are_json(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LLMGW_ROUTER_ENDPOINTS", '["a=http://h:1=m"]')
     assert [e.endpoint_id for e in made(tmp_path).static_endpoints()] == ["a"]
@@ -100,6 +107,7 @@ REFUSED: dict[str, tuple[object, Sequence[str], dict[str, object], str]] = {
     "open without keys, by a controller": (None, [], {"controller": "c:1", "listen": "*:8080"}, "refusing"),
     "listen without port": (None, ["a=http://h:1=m"], {"listen": "localhost"}, "--listen"),
     "controller without port": (None, [], {"controller": "c"}, "--controller"),
+    "no Redis URL": (None, [], {"controller": "c:1", "redis_url": "h:6379"}, "no Redis URL"),
     "no workers": (None, ["a=http://h:1=m"], {"workers": 0}, "--workers"),
     "no state folder in a file": ({"state_dirr": "/x"}, [], {}, "did you mean 'state_dir'"),
 }

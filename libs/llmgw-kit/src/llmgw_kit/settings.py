@@ -88,7 +88,7 @@ def load(
     try:
         return cls(**given)
     except ValidationError as e:
-        raise StartupError(_explain(e, prefix, given, values, config)) from None
+        raise StartupError(_explain(e, cls, given, values, config)) from None
     except SettingsError as e:
         # Lists and mappings come out of the environment as JSON; the value stays out of the message.
         named = re.search(r'field "(\w+)"', str(e))
@@ -160,8 +160,13 @@ def effective(settings: ServiceSettings) -> str:
 
 
 def _explain(
-    e: ValidationError, prefix: str, flags: Mapping[str, Any], file: Mapping[str, Any], config: Path | None
+    e: ValidationError,
+    cls: type[ServiceSettings],
+    flags: Mapping[str, Any],
+    file: Mapping[str, Any],
+    config: Path | None,
 ) -> str:
+    prefix = cls.model_config.get("env_prefix", "")
     lines = []
     for problem in e.errors():
         top = str(problem["loc"][0]) if problem["loc"] else ""
@@ -176,9 +181,11 @@ def _explain(
             origin = path or "settings"
         message = problem["msg"].removeprefix("Value error, ")
         value = problem.get("input")
+        # The raw input of a secret field is a plain string: it must not reach a terminal or a log.
+        secret = top in cls.model_fields and "Secret" in str(cls.model_fields[top].annotation)
         given = (
             ""
-            if isinstance(value, (dict, list, SecretStr)) or problem["type"] == "missing"
+            if secret or isinstance(value, (dict, list, SecretStr)) or problem["type"] == "missing"
             else f" (given {value!r})"
         )
         lines.append(f"{origin}: {message}{given}")

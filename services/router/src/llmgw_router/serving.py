@@ -47,7 +47,9 @@ async def serve(settings: RouterSettings) -> int:
         figures.register(router.metrics)
         # In this order, so that the stack ends them in the other: client, cold, then admin last (M10).
         admin_pages = await serve_http(
-            admin_app(figures, router.metrics.refresh, router.ready, router.board, router.pool), admin
+            admin_app(figures, router.metrics.refresh, router.ready, router.board, router.pool),
+            admin,
+            head_timeout_s=settings.request_head_s,
         )
         opened.push_async_callback(admin_pages.cleanup)
         cold = await serve_http(

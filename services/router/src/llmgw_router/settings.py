@@ -5,6 +5,7 @@ import socket
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal
+from urllib.parse import urlsplit
 
 from pydantic import (
     AfterValidator,
@@ -51,6 +52,13 @@ def _addresses(value: str) -> str:
         return ",".join(str(found) for found in parse_host_ports(value, what="address list"))
     except InvalidRequest as e:
         raise _told(e) from None
+
+
+def _redis_url(value: SecretStr) -> SecretStr:
+    parts = urlsplit(value.get_secret_value())
+    if parts.scheme not in ("redis", "rediss", "unix") or not (parts.hostname or parts.path):
+        raise ValueError("this is no Redis URL; expected redis://[:PASSWORD@]HOST:PORT[/DB]")
+    return value
 
 
 Address = Annotated[str, AfterValidator(_address)]
@@ -125,7 +133,7 @@ class RouterSettings(ServiceSettings):
     endpoints: Annotated[tuple[EndpointEntry, ...], BeforeValidator(_listed)] = Field(
         (), description="router-only mode: engines to serve from; --endpoint adds to these"
     )
-    redis_url: SecretStr | None = Field(
+    redis_url: Annotated[SecretStr, AfterValidator(_redis_url)] | None = Field(
         None, description="where activity is noted for the controller; without it idleness stays unknown"
     )
     insecure: bool = Field(False, description="serve beyond loopback although no API key protects it")
@@ -146,6 +154,9 @@ class RouterSettings(ServiceSettings):
     activity_tick_s: float = Field(5.0, gt=0, description="one activity map to Redis each tick")
     activity_ttl_s: float = Field(
         45.0, gt=0, description="a silent router's report vanishes; 3 x stale (15 s)"
+    )
+    request_head_s: float = Field(
+        10.0, gt=0, description="longest time for a request's headers, on every HTTP listener (M4)"
     )
     max_body_bytes: int = Field(64 * 1024 * 1024, ge=1024, description="longest request body; 413 above")
     connect_s: float = Field(5.0, gt=0, description="to connect to an engine")
@@ -186,6 +197,7 @@ class RouterSettings(ServiceSettings):
     def limits(self) -> Limits:
         """Bounds of the data plane as the workers take them."""
         return Limits(
+            request_head_s=self.request_head_s,
             max_body_bytes=self.max_body_bytes,
             connect_s=self.connect_s,
             first_byte_s=self.first_byte_s,
