@@ -101,6 +101,8 @@ class Controller:
         self.sent: dict[NodeId, tuple[Any, ...]] = {}
         self.table: routes.RouteTable | None = None
         self.version = 0
+        self.looked_at = self.sim.world.now
+        self.awake_since: float | None = None
 
     def _at(self, delay_s: float, action: Any, *args: Any) -> None:
         """Later in the same life; a frozen process does it when it thaws."""
@@ -145,6 +147,10 @@ class Controller:
     # --- one pass
 
     def _decide(self) -> None:
+        now = self.sim.world.now
+        if now - self.looked_at > 2 * PASS_S:
+            self.awake_since = now  # A look that comes so late tells of our own sleep, not of the nodes'.
+        self.looked_at = now
         self._at(PASS_S, self._decide)
         if self.term is None or self.busy:
             return
@@ -180,6 +186,7 @@ class Controller:
             drained=frozenset(key for key, told in self.acks.items() if members <= told),
             held=held,
             intervals=self.sim.intervals,
+            awake_since=self.awake_since,
         )
 
     def _land(self, life: int, term: LeaseTerm, plan: Plan, decided_at: float) -> None:

@@ -483,6 +483,18 @@ def test_a_new_leader_removes_nothing_while_it_learns():
     assert set(routes(stage.snap, stage.now).endpoints) == {"m/1@1"}
 
 
+def test_a_leader_that_slept_blames_nobody_for_its_own_silence():
+    """Case 2 of the control plane's: a hiccup of ours must not mark all nodes, nor empty the routes."""
+    one = model(replicas=1)
+    stage = ready_stage(one)
+    stage.silence("n1")
+    stage.step(60)
+    assert routes(stage.snap, stage.now).endpoints == {}
+    slept = replace(stage.snap, awake_since=stage.now - 1)
+    assert "m/1@1" in routes(slept, stage.now).endpoints
+    assert routes(slept, stage.now + 20).endpoints == {}, "and then counts as usual"
+
+
 @pytest.mark.parametrize("phase", list(Phase))
 def test_any_phase_can_be_wished_away(phase):
     one = model()

@@ -20,13 +20,15 @@ class NodeState(Enum):
 
 
 def last_seen(snapshot: Snapshot, node_id: NodeId) -> float:
-    """Term clock. A leader's patience with a node starts no earlier than its own term: what the node
-    said to the one before is not known here."""
+    """Term clock. A leader's patience with a node starts no earlier than its own term, for what the node
+    said to the one before is not known here; nor before it was last awake itself, for what was said
+    meanwhile may still lie unread."""
+    awake_since = snapshot.awake_since if snapshot.awake_since is not None else snapshot.term_started
     heard = snapshot.heard.get(node_id)
     if heard is not None:
-        return heard.heard_at
+        return max(heard.heard_at, awake_since)
     row = snapshot.stored.nodes.get(node_id)
-    return max(row.last_heard, snapshot.term_started) if row else snapshot.term_started
+    return max(row.last_heard if row else snapshot.term_started, snapshot.term_started, awake_since)
 
 
 def is_silent(snapshot: Snapshot, node_id: NodeId, now: float) -> bool:

@@ -345,3 +345,6 @@ class Snapshot:
     intervals: Intervals
     #: Those that announced themselves lately; shown, never decided on.
     controllers: tuple[ControllerSeen, ...] = ()
+    #: When this leader last found that it had itself been asleep (frozen, or overloaded): nobody's silence is
+    #: counted from before that. None: not in this term.
+    awake_since: float | None = None
