@@ -502,6 +502,23 @@ async def test_client_gone_in_mid_stream(tmp_path: Path) -> None:
     await leaves_and_measures(tmp_path, streams_one, "reads")
 
 
+async def test_a_client_that_closes_its_sending_side_counts_as_gone(tmp_path: Path) -> None:
+    gone: list[float] = []
+
+    async def watched(connection: Connection) -> None:
+        await streams_one(connection)
+        gone.append(await connection.closed_by_peer())
+
+    async with Upstream(watched) as up, router(tmp_path, up.port) as r, await r.client() as c:
+        c.post(BODY)
+        await c.head()
+        assert await c.chunk() == b"data: 1\n\n"
+        c.writer.write_eof()
+        await r.until(lambda: gone)
+        assert await c.ended()
+        await r.until(r.quiet)
+
+
 async def test_eight_clients_gone_at_once(tmp_path: Path) -> None:
     gone: list[float] = []
 

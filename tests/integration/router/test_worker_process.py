@@ -6,6 +6,7 @@ import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from typing import cast
 
 import msgspec
 import pytest
@@ -115,6 +116,31 @@ async def test_nonsense_on_the_channel_ends_it() -> None:
         assert await asyncio.wait_for(worker.process.wait(), STEP_S) == 0
         assert worker.process.stderr is not None
         assert b"ChannelBroken" in await worker.process.stderr.read()
+
+
+async def test_a_supervisor_that_does_not_read_costs_records_not_memory() -> None:
+    async with Upstream(answering(json_answer())) as up, held("-m", "llmgw_router.relay.worker") as worker:
+        worker.tell(msgspec.structs.replace(configure(), access_log=True))
+        worker.tell(
+            ipc.TableUpdate(endpoints=(msgspec.structs.replace(endpoint(0, up.port), slot=0),), seq=1)
+        )
+        assert isinstance(await worker.heard(), ipc.Applied)
+        assert isinstance(await worker.heard(), ipc.Started)
+        cast(asyncio.Transport, worker.writer.transport).pause_reading()
+        path = b"/v1/models/" + b"x" * 20_000
+        async with await worker.client() as c:
+            async with asyncio.timeout(60):
+                while not worker.slots.totals()["log_lines_dropped"]:
+                    for _ in range(50):
+                        c.send(b"POST %b HTTP/1.1\r\nhost: r\r\ncontent-length: 0\r\n\r\n" % path)
+                        assert (await c.answer()).status == 503
+            c.post(BODY)
+            assert (await c.answer()).status == 200
+        # What was kept arrives whole, and so does what must never be dropped.
+        cast(asyncio.Transport, worker.writer.transport).resume_reading()
+        worker.tell(ipc.TableUpdate(seq=2))
+        while not isinstance(await worker.heard(), ipc.Applied):
+            pass
 
 
 async def test_stop_is_at_once() -> None:

@@ -17,12 +17,17 @@ from typing import cast
 from llmgw_router.relay import ipc
 from llmgw_router.relay.client import ClientConnection
 from llmgw_router.relay.hub import Hub
-from llmgw_router.relay.slots import Slots
+from llmgw_router.relay.slots import COUNTER, Slots
 from llmgw_router.relay.stopping import Stopping
 from llmgw_router.relay.sweep import sweep
 
+_DROPPED = COUNTER["log_lines_dropped"]
+
 #: How long what runs may go on after the supervisor was lost.
 _OWN_DEADLINE_S = 30.0
+
+#: Above this, records and log lines for the supervisor are dropped and counted.
+_CONGESTED_BYTES = 8 * 1024 * 1024
 
 
 class Channel(asyncio.Protocol):
@@ -42,8 +47,17 @@ class Channel(asyncio.Protocol):
             self._worker.hear(ipc.decode_down(body))
 
     def tell(self, message: ipc.Up) -> None:
-        if self._transport is not None and not self._transport.is_closing():
-            self._transport.write(ipc.pack(message))
+        transport = self._transport
+        if transport is None or transport.is_closing():
+            return
+        if (
+            isinstance(message, ipc.AccessRecords | ipc.LogLines)
+            and transport.get_write_buffer_size() > _CONGESTED_BYTES
+        ):
+            # A supervisor that does not read must not cost memory. What it needs to know still goes out.
+            self._worker.dropped(message)
+            return
+        transport.write(ipc.pack(message))
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._worker.orphaned()
@@ -80,6 +94,11 @@ class Worker:
                 self.drain(deadline_s, grace_s)
             case ipc.Stop():
                 self._end(0)
+
+    def dropped(self, message: ipc.AccessRecords | ipc.LogLines) -> None:
+        if self._hub is not None:
+            many = len(message.records if isinstance(message, ipc.AccessRecords) else message.lines)
+            self._hub.counters[_DROPPED] += many
 
     async def _serve(self, hub: Hub) -> None:
         servers = [
