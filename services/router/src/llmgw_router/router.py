@@ -196,7 +196,6 @@ class Router:
         if self.activations is not None:
             await self.activations.close()
         await self.pool.stop()
-        self.pool.close()
 
     def _spawn(self, work: Coroutine[Any, Any, None], name: str) -> None:
         self._tasks.append(asyncio.create_task(work, name=name))

@@ -45,6 +45,8 @@ async def serve(settings: RouterSettings) -> int:
         stop = StopSignal(on_second=vanish)
         figures = registry()
         figures.register(router.metrics)
+        # After everything else: the admin pages read these counters to the end.
+        opened.callback(router.pool.close)
         # In this order, so that the stack ends them in the other: client, cold, then admin last (M10).
         admin_pages = await serve_http(
             admin_app(figures, router.metrics.refresh, router.ready, router.board, router.pool),
@@ -66,7 +68,11 @@ async def serve(settings: RouterSettings) -> int:
         if settings.endpoints:
             router.serve_static()
         client = await router.start_client()
-        metrics_pages = await serve_http(metrics_app(figures, router.metrics.refresh, router.ready), metrics)
+        metrics_pages = await serve_http(
+            metrics_app(figures, router.metrics.refresh, router.ready),
+            metrics,
+            head_timeout_s=settings.request_head_s,
+        )
         opened.push_async_callback(metrics_pages.cleanup)
         _tell_listeners(settings, client, admin, metrics)
         _begin(router, opened, client.port)
