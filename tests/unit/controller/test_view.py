@@ -166,6 +166,16 @@ TROUBLES = {
         "replica_failed",
         "m/1",
     ),
+    "start overdue": (
+        snapshot([M], [node("n1")], [replica(M, 1, Phase.RESERVED, shard("m/1", "n1", 0), since=NOW - 31)]),
+        "start_overdue",
+        "m/1",
+    ),
+    "stop overdue": (
+        snapshot([M], [node("n1")], [replica(M, 1, Phase.STOPPING, shard("m/1", "n1", 0), since=NOW - 51)]),
+        "stop_overdue",
+        "m/1",
+    ),
     "watch": (replace(fleet(), activity=activity()), "idleness_unknown", "idleness"),
     "shadowed": (
         replace(fleet(), catalog=Catalog({M.name: M}, shadowed=(M.name,))),

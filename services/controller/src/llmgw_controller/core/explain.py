@@ -105,7 +105,7 @@ class Explanation:
         """One line for a row; stable while nothing changes, so that it is not written at every pass."""
         if not self.considered:
             return f"needs {self.needs}; no node is known"
-        counts = ", ".join(f"{len(one.node_ids)} {TEXT[one.reason]}" for one in self.filters)
+        counts = ", ".join(f"{TEXT[one.reason]}: {len(one.node_ids)}" for one in self.filters)
         if self.fitting:
             counts = f"{len(self.fitting)} free and fitting of {self.nodes_needed} on one fabric; {counts}"
         return f"needs {self.needs}; of {self.considered} nodes: {counts or 'none on one fabric'}"

@@ -7,6 +7,7 @@ from llmgw_controller.core.activity import Unknown, Verdicts
 from llmgw_controller.core.claims import Device, Room, Rooms, Use
 from llmgw_controller.core.hearing import NodeState, brake, is_learning, last_seen
 from llmgw_controller.core.plan import Severity
+from llmgw_controller.core.replica import is_unreachable
 from llmgw_controller.core.state import DeviceState, Phase, Snapshot, Wish
 from llmgw_controller.core.words import counted, gib, lasting
 
@@ -18,6 +19,13 @@ _WATCH = {
     "router_silent": "a member router is not heard",
     "router_resending": "a router has not sent its whole map again yet",
 }
+
+
+#: An agent takes a start up within a beat or two; and sees an exit soon after the grace before KILL.
+TAKE_UP_S = 30.0
+EXIT_S = 30.0
+
+_ENDING = frozenset({Phase.STOPPING, Phase.BACKOFF, Phase.FAILED})
 
 
 @dataclass(frozen=True)
@@ -38,6 +46,7 @@ def troubles(snapshot: Snapshot, rooms: Rooms, verdicts: Verdicts, now: float) -
         *_controllers(snapshot),
         *(one for room in rooms.values() for one in _node(snapshot, room, now)),
         *_replicas(snapshot, now),
+        *_overdue(snapshot, now),
         *(
             one
             for room in rooms.values()
@@ -129,6 +138,25 @@ def _replicas(snapshot: Snapshot, now: float) -> Iterator[Trouble]:
         elif row.phase is Phase.FAILED:
             text = f"given up after {counted(row.failures, 'start')}: {reason}"
             yield Trouble(Severity.TROUBLE, "replica_failed", row.replica_id, text, row.since)
+
+
+def _overdue(snapshot: Snapshot, now: float) -> Iterator[Trouble]:
+    """What was told to agents and does not happen. Silent nodes have a line of their own."""
+    for _, row in sorted(snapshot.stored.replicas.items()):
+        held = [shard for shard in row.shards if not shard.released]
+        if not held or is_unreachable(row, snapshot, now):
+            continue
+        model = snapshot.catalog.models.get(row.model)
+        profile = model.profile(row.profile) if model else None
+        grace_s = profile.stop_grace_s if profile else 0.0
+        nodes = ", ".join(sorted({shard.node_id for shard in held}))
+        waited = lasting(now - row.since)
+        if row.phase is Phase.RESERVED and now - row.since > TAKE_UP_S:
+            text = f"told to {nodes} {waited} ago and not taken up"
+            yield Trouble(Severity.TROUBLE, "start_overdue", row.replica_id, text, row.since)
+        elif row.phase in _ENDING and now - row.since > grace_s + EXIT_S:
+            text = f"its exit on {nodes} is not seen for {waited}; its GPUs stay claimed"
+            yield Trouble(Severity.TROUBLE, "stop_overdue", row.replica_id, text, row.since)
 
 
 def _watch(snapshot: Snapshot, verdicts: Verdicts) -> Iterator[Trouble]:
