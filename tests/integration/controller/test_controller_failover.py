@@ -18,7 +18,8 @@ from llmgw_kit.errors import NotLeader
 from llmgw_kit.testing.embedded import EmbeddedPostgres
 from llmgw_kit.testing.processes import Cage
 
-from .controller_bench import MODEL, Controller, Controllers, SimAgent, SimRouter, meant, until
+from .controller_bench import MODEL, Controller, Controllers, meant, until
+from .sim_peers import SimAgent, SimRouter
 
 KEPT = {**MODEL, "replicas": 1}
 TTL_S = 4.0

@@ -4,7 +4,8 @@ import pytest
 
 from llmgw.v1 import agent_pb2, operator_pb2, routing_pb2
 
-from .controller_bench import MODEL, Controllers, SimAgent, SimRouter, until
+from .controller_bench import MODEL, Controllers, until
+from .sim_peers import SimAgent, SimRouter
 
 KEPT = {**MODEL, "replicas": 1}
 

@@ -17,7 +17,8 @@ from llmgw.v1 import operator_pb2
 from llmgw_kit.errors import Conflict, InvalidRequest, NotFound
 from llmgw_kit.testing.ports import free_ports
 
-from .controller_bench import MODEL, Controllers, SimAgent, SimRouter, meant, until
+from .controller_bench import MODEL, Controllers, meant, until
+from .sim_peers import SimAgent, SimRouter
 
 #: Of a command that only reads its settings; imports take most of it.
 QUICK_S = 30

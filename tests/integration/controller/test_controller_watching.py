@@ -18,7 +18,8 @@ from llmgw_kit.testing.processes import Cage
 from llmgw_router.adapters.activity_redis import RedisActivity
 from llmgw_router.core.activity import Report
 
-from .controller_bench import MODEL, Controller, Controllers, SimAgent, SimRouter, until
+from .controller_bench import MODEL, Controller, Controllers, until
+from .sim_peers import SimAgent, SimRouter
 
 KEPT = {**MODEL, "replicas": 1}
 

@@ -14,7 +14,8 @@ from llmgw_controller.core.state import ControllerSeen, Intervals, Snapshot, Sto
 from llmgw_controller.fleet import Fleet
 from llmgw_controller.leadership import Tenure
 from llmgw_controller.ledger import Ledger
-from llmgw_controller.loops import ActivityLoop, Fetches, Hints, Passes, PassMetrics, keep_asking
+from llmgw_controller.loops import ActivityLoop, Fetches, keep_asking
+from llmgw_controller.passes import Hints, Passes, PassMetrics
 from llmgw_controller.ports import ActivityReader, MirrorClient, Store
 from llmgw_controller.routes_board import RoutesBoard
 from llmgw_kit.clock import Clock
