@@ -307,6 +307,7 @@ class Agent:
             row.group_epoch,
             self.row.node_id,
             shard.device_ids,
+            frozenset(port for _, port in shard.ports),
             world.now,
         )
         held = Held(row, shard, ShardState.FETCHING, engine)

@@ -32,6 +32,7 @@ class Engine:
     epoch: int
     node_id: NodeId
     device_ids: tuple[DeviceId, ...]
+    ports: frozenset[int]
     started_at: float
     alive: bool = True
     serving_since: float | None = None
@@ -90,6 +91,8 @@ class Checks:
         for other in self.living():
             if other.node_id == engine.node_id and set(other.device_ids) & set(engine.device_ids):
                 self.fail(f"{engine.shard_id} and {other.shard_id} share a device of {engine.node_id}")
+            if other.node_id == engine.node_id and other.ports & engine.ports:
+                self.fail(f"{engine.shard_id} and {other.shard_id} share a port of {engine.node_id}")
             if other.replica_id == engine.replica_id and other.epoch != engine.epoch:
                 self._replaced(other, engine)
         self.engines.setdefault(engine.shard_id, []).append(engine)
