@@ -66,15 +66,6 @@ def test_a_wrong_model_is_a_404_with_its_code(client: openai.OpenAI) -> None:
     assert "no-such-model" in refused.value.message
 
 
-def test_a_model_that_cannot_start_is_answered_honestly(client: openai.OpenAI) -> None:
-    with pytest.raises(openai.APIStatusError) as refused:
-        client.chat.completions.create(model="broken", messages=ASKED)
-    assert refused.value.status_code == 503
-    assert refused.value.code == "model_loading"
-    assert "`broken`" in refused.value.message
-    assert int(refused.value.response.headers["retry-after"]) >= 1
-
-
 def phases(rows: Any) -> set[tuple[str, str]]:
     return {(row["id"], row["phase"]) for row in rows}
 
@@ -103,3 +94,13 @@ async def test_the_views_agree(shared_suite: Suite, client: openai.OpenAI) -> No
     assert sum(row["total"] for row in whole["capacity"]) == len(gpus) == 4
     claimed = Counter(gpu["replica"] for gpu in gpus if gpu["replica"])
     assert claimed == {row["id"]: row["gpus"] for row in replicas if row["shards"]}
+
+
+# The last of the module: from here on a replica fails and is tried again, and nothing stands still.
+def test_a_model_that_cannot_start_is_answered_honestly(client: openai.OpenAI) -> None:
+    with pytest.raises(openai.APIStatusError) as refused:
+        client.chat.completions.create(model="broken", messages=ASKED)
+    assert refused.value.status_code == 503
+    assert refused.value.code == "model_loading"
+    assert "`broken`" in refused.value.message
+    assert int(refused.value.response.headers["retry-after"]) >= 1
