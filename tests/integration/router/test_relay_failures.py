@@ -312,6 +312,7 @@ async def test_an_http_1_0_client_sees_a_cut_as_a_reset(tmp_path: Path) -> None:
     async with Upstream(dying) as up, router(tmp_path, up.port) as r, await r.client() as c:
         c.send(b"POST /v1/completions HTTP/1.0\r\ncontent-length: %d\r\n\r\n%b" % (len(BODY), BODY))
         await c.head()
+        assert await asyncio.wait_for(c.reader.readexactly(4), 5) == b"half"
         assert not await c.ended()
 
 
