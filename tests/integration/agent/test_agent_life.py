@@ -178,11 +178,14 @@ async def test_a_taken_port_is_no_crash_and_nothing_is_launched(agents: Agents) 
 
 #: Somebody else, not of the engine's session and without its token, takes the port; then the engine fails.
 LOSES_ITS_PORT = """
-import os, subprocess, sys, time
-sit = "import socket, sys, time; s = socket.create_server(('127.0.0.1', int(sys.argv[1]))); time.sleep(20)"
+import os, subprocess, sys
+sit = "import socket, sys, time; s = socket.create_server(('127.0.0.1', int(sys.argv[1])));"
+sit += "print('sits', flush=True); time.sleep(60)"
 bare = {k: v for k, v in os.environ.items() if not k.startswith("LLMGW_")}
-subprocess.Popen([sys.executable, "-c", sit, sys.argv[1]], env=bare, start_new_session=True)
-time.sleep(1)
+other = subprocess.Popen(
+    [sys.executable, "-c", sit, sys.argv[1]], env=bare, start_new_session=True, stdout=subprocess.PIPE
+)
+other.stdout.readline()
 sys.exit("address already in use")
 """
 
@@ -212,7 +215,7 @@ async def test_an_engine_that_never_gets_ready_is_ended_and_says_so(agents: Agen
 async def test_an_engine_that_says_ready_and_answers_nothing_is_not_ready(agents: Agents) -> None:
     async with controller() as leader:
         agents.start(leader.address)
-        leader.want((scripted_engine("s1", "--refuse-status", "500", ready_timeout_s=6.0), RUN))
+        leader.want((scripted_engine("s1", "--refuse-status", "500", ready_timeout_s=10.0), RUN))
         gone = await leader.in_state("s1", EXITED)
         assert gone.exit.reason == "never_ready"
         assert "answers no request" in gone.exit.message

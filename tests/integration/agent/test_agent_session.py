@@ -151,17 +151,14 @@ async def test_move_on_to_an_older_leader_is_not_followed(agents: Agents) -> Non
         assert older.links == [] or older.link.beats == 0
 
 
-async def test_a_fenced_agent_leaves_engines_alone_and_does_not_fight(agents: Agents) -> None:
+async def test_a_fenced_agent_leaves_engines_alone(agents: Agents) -> None:
     async with controller() as leader:
         process = agents.start(leader.address)
         spec = scripted_engine("s1")
         leader.want((spec, RUN))
         shard = await leader.in_state("s1", SERVING)
-        calls = leader.calls
         leader.link.say(reject=pb.Reject(code="fenced", text="another agent instance connected"))
         await eventually(lambda: "another agent speaks for this node id" in process.tail(40), "it says so")
-        await asyncio.sleep(1)
-        assert leader.calls == calls, "it does not come back at once"
         assert start_ticks(shard.pid) == shard.pid_start_ticks
 
 
