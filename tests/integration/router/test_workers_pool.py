@@ -11,7 +11,7 @@ import msgspec
 import pytest
 
 from llmgw_router.relay.ipc import ModelRow
-from llmgw_router.supervisor.ports import PortTaken
+from llmgw_router.supervisor.ports import PortTaken, reserve
 from llmgw_router.supervisor.workers import PoolConfig, WorkerPool
 
 from .harness import QUICK, Heard, endpoint, router
@@ -32,6 +32,18 @@ async def test_a_taken_port_is_an_error_that_names_it(tmp_path: Path, shared: bo
         with pytest.raises(PortTaken, match=f"127.0.0.1:{port} is taken"):
             await pool.start()
         pool.close()
+
+
+def test_two_that_start_in_the_same_instant_do_not_both_get_the_port() -> None:
+    first = reserve("127.0.0.1", 0)
+    port = first.sockets[0].getsockname()[1]
+    try:
+        # Nobody listens yet: for the kernel alone, both could have it.
+        with pytest.raises(PortTaken, match=f"127.0.0.1:{port} is taken"):
+            reserve("127.0.0.1", port)
+    finally:
+        first.close()
+    reserve("127.0.0.1", port).close()
 
 
 async def test_two_routers_do_not_share_a_port(tmp_path: Path) -> None:

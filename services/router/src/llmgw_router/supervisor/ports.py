@@ -31,26 +31,45 @@ def families(host: str) -> tuple[tuple[socket.AddressFamily, str], ...]:
     return ((family, str(address[0])),)
 
 
-def reserve(host: str, port: int) -> list[socket.socket]:
+@dataclass(frozen=True, slots=True)
+class Reservation:
+    """The addresses of a router, held: one bound socket each, and the word to other routers."""
+
+    sockets: tuple[socket.socket, ...]
+    _locks: tuple[socket.socket, ...]
+
+    def close(self) -> None:
+        for sock in (*self._locks, *self.sockets):
+            sock.close()
+
+
+def reserve(host: str, port: int) -> Reservation:
     """Bind every address of `host` plainly and keep it; the sockets do not listen.
 
-    A plain bind fails even against holders that allow sharing, which is what makes a second
+    A plain bind fails even against listeners that allow sharing, which is what makes a second
     router an error rather than a silent half of the traffic. Only once the address is ours is
     sharing allowed on the bound socket (Linux looks at the option when the next one binds), so
-    that there is no moment in which nobody holds it. Port 0 takes any free port, the same for
-    all families. Raises PortTaken, or OSError for what is not about being taken.
+    that there is no moment in which nobody holds it. Two routers that start in the same instant
+    could both pass, since neither listens yet: a name in the abstract socket space, which one
+    process of a network namespace can have, decides between them. Port 0 takes any free port, the
+    same for all families. Raises PortTaken, or OSError for what is not about being taken.
     """
     held: list[socket.socket] = []
+    locks: list[socket.socket] = []
     try:
         for family, literal in families(host):
             sock = socket.socket(family, socket.SOCK_STREAM)
             held.append(sock)
-            # A restart must not wait for its own connections' TIME_WAIT; this shares nothing on Linux.
+            # A restart must not wait for its own connections' TIME_WAIT; this shares nothing that listens.
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             if family is socket.AF_INET6:
                 sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+            lock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+            locks.append(lock)
             try:
                 sock.bind((literal, port))
+                port = sock.getsockname()[1]
+                lock.bind(f"\0llmgw-router {literal} {port}")
             except OSError as error:
                 if error.errno != errno.EADDRINUSE:
                     raise
@@ -59,12 +78,11 @@ def reserve(host: str, port: int) -> list[socket.socket]:
                     f"{taken} is taken by another process; stop it, or choose another --listen"
                 ) from error
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
-            port = sock.getsockname()[1]
     except BaseException:
-        for sock in held:
+        for sock in (*held, *locks):
             sock.close()
         raise
-    return held
+    return Reservation(tuple(held), tuple(locks))
 
 
 def address_of(sock: socket.socket) -> Address:

@@ -18,7 +18,7 @@ from typing import Protocol
 from llmgw_router.relay import ipc
 from llmgw_router.relay.slots import EndpointActivity, Slots
 from llmgw_router.supervisor.link import WorkerProcess
-from llmgw_router.supervisor.ports import Address, address_of, listen_beside, reserve
+from llmgw_router.supervisor.ports import Address, Reservation, address_of, listen_beside, reserve
 from llmgw_router.supervisor.slot_book import SlotBook
 from llmgw_router.supervisor.tally import Tally
 
@@ -108,7 +108,7 @@ class WorkerPool:
         self._slots = Slots.create(workers=config.workers, capacity=config.slot_capacity)
         self._book = SlotBook(self._slots)
         self._seats = [_Seat(worker) for worker in range(config.workers)]
-        self._reserved: list[socket.socket] = []
+        self._reserved: Reservation | None = None
         self._table = ipc.TableUpdate()
         self._tally = Tally()
         self._stopping = False
@@ -116,7 +116,7 @@ class WorkerPool:
     @property
     def addresses(self) -> list[Address]:
         """Where clients connect; the real ports when 0 was asked for. Empty before start."""
-        return [address_of(sock) for sock in self._reserved]
+        return [address_of(sock) for sock in self._reserved.sockets] if self._reserved else []
 
     @property
     def workers(self) -> list[WorkerView]:
@@ -232,9 +232,9 @@ class WorkerPool:
                 await process.exited.wait()
 
     def _release(self) -> None:
-        for sock in self._reserved:
-            sock.close()
-        self._reserved = []
+        if self._reserved is not None:
+            self._reserved.close()
+            self._reserved = None
 
     def close(self) -> None:
         """Give the shared memory back, after drain or stop; activity and totals end here."""
@@ -244,7 +244,9 @@ class WorkerPool:
 
     async def _spawn(self, seat: _Seat) -> None:
         if not seat.listeners:
-            seat.listeners = [listen_beside(sock, backlog=self._config.backlog) for sock in self._reserved]
+            assert self._reserved is not None
+            backlog = self._config.backlog
+            seat.listeners = [listen_beside(sock, backlog=backlog) for sock in self._reserved.sockets]
         seat.serving.clear()
         seat.spawned_at = self._monotonic()
         seat.process = await WorkerProcess.spawn(
