@@ -1,5 +1,6 @@
 """The compose stack of deploy/ as the system tests drive it: up, look inside, break a part, down again."""
 
+import importlib.util
 import json
 import os
 import shutil
@@ -70,7 +71,10 @@ class Stack:
 
     def compose(self, *words: str, timeout_s: float = 60) -> str:
         """Run `docker compose WORDS…` on this project."""
-        program = Path(sys.executable).with_name("docker-compose")
+        # The binary inside the package: the script that the package puts into bin/ drops the exit status.
+        package = importlib.util.find_spec("compose")
+        assert package is not None and package.origin is not None, "no Compose; try: make setup"
+        program = Path(package.origin).with_name("docker-compose")
         head: list[str | Path] = [program, "-f", COMPOSE_FILE, "-p", self.project, "--progress", "plain"]
         return call([*head, *words], timeout_s=timeout_s, env=self.docker.env, cwd=ROOT)
 
@@ -114,11 +118,16 @@ class Stack:
         """Remove containers, networks and volumes of this project."""
         self.compose("down", "--volumes", "--remove-orphans", "--timeout", "5", timeout_s=DOWN_S)
 
-    def save_logs(self, folder: Path) -> None:
-        """Write what every container said and how it stands into `folder`."""
+    def tell_logs(self, lines: int = 200) -> None:
+        """Print how every container stands and the end of what they said; all of it goes into the log folder."""
+        folder = WORK / "logs"
         folder.mkdir(parents=True, exist_ok=True)
-        (folder / "ps.txt").write_text(self.compose("ps", "--all"))
-        (folder / "logs.txt").write_text(self.compose("logs", "--no-color", "--timestamps", timeout_s=120))
+        logs = self.compose("logs", "--no-color", timeout_s=120)
+        (folder / "logs.txt").write_text(logs)
+        print(self.compose("ps", "--all"))
+        # By time, not by container: the services put it first in each line, after Compose's own prefix.
+        print("\n".join(sorted(logs.splitlines(), key=lambda line: line.partition("| ")[2])[-lines:]))
+        print(f"all of it: {folder / 'logs.txt'}")
 
 
 @contextmanager
@@ -149,7 +158,7 @@ def running_stack() -> Iterator[Stack]:
             yield stack
         except EngineError:
             # `up --wait` failed: the containers know why, and are about to go.
-            stack.save_logs(WORK / "logs")
+            stack.tell_logs()
             raise
         finally:
             stack.down()

@@ -36,10 +36,7 @@ def logs_on_failure(request: pytest.FixtureRequest, stack: Stack) -> Iterator[No
     failed_before = request.session.testsfailed
     yield
     if request.session.testsfailed > failed_before:
-        stack.save_logs(WORK / "logs")
-        print((WORK / "logs" / "ps.txt").read_text())
-        print("\n".join((WORK / "logs" / "logs.txt").read_text().splitlines()[-200:]))
-        print(f"all of it: {WORK / 'logs'}")
+        stack.tell_logs()
 
 
 @pytest.fixture
