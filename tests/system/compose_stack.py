@@ -119,7 +119,7 @@ class Stack:
         self.compose("down", "--volumes", "--remove-orphans", "--timeout", "5", timeout_s=DOWN_S)
 
     def tell_logs(self, lines: int = 200) -> None:
-        """Print how every container stands and the end of what they said; all of it goes into the log folder."""
+        """Print how every container stands and the end of what they said; the log folder gets it all."""
         folder = WORK / "logs"
         folder.mkdir(parents=True, exist_ok=True)
         logs = self.compose("logs", "--no-color", timeout_s=120)
