@@ -18,6 +18,7 @@ from llmgw_controller.loops import ActivityLoop, Fetches, keep_asking
 from llmgw_controller.passes import Hints, Passes, PassMetrics
 from llmgw_controller.ports import ActivityReader, MirrorClient, Store
 from llmgw_controller.routes_board import RoutesBoard
+from llmgw_controller.wakefulness import Wakefulness
 from llmgw_kit.clock import Clock
 from llmgw_kit.errors import Unavailable
 from llmgw_kit.ids import ModelId
@@ -72,6 +73,7 @@ class Reign:
         self.board = RoutesBoard(tenure.term)
         self.activations = Activations(tenure, self.ledger)
         self._activity = ActivityLoop(world.activity, self.ledger, world.clock, rules.activity_tick_s)
+        self._awake = Wakefulness(world.clock, tenure.now)
         self._fetches = Fetches(world.mirror, self.ledger, world.clock)
         self._passes = Passes(
             tenure=tenure,
@@ -102,6 +104,7 @@ class Reign:
             held={},
             intervals=self.rules.intervals,
             controllers=self.world.controllers(),
+            awake_since=self._awake.since,
         )
         bare.held.update(self._held(bare))
         return bare
@@ -123,6 +126,7 @@ class Reign:
         tasks = [
             asyncio.create_task(self._begin_and_pass(), name="passes"),
             asyncio.create_task(self._activity.run(), name="activity"),
+            asyncio.create_task(self._awake.run(), name="wakefulness"),
             asyncio.create_task(
                 keep_asking(self.activations, self.world.clock, self.hints), name="activations"
             ),
