@@ -244,7 +244,9 @@ async def test_twenty_readers_at_once(here: World) -> None:
         assert answer.body == BIG[n * 1000 :]
 
 
-async def test_a_client_that_leaves_or_takes_nothing_costs_nobody_else(hub: Upstream, tmp_path: Path) -> None:
+async def test_a_client_that_leaves_or_takes_nothing_costs_nobody_else(
+    hub: Upstream, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     # More than the kernel holds for a connection nobody reads.
     huge = content_of(16_000_000)
     async with world(tmp_path / "store", send_stall_s=0.2) as here:
@@ -268,4 +270,5 @@ async def test_a_client_that_leaves_or_takes_nothing_costs_nobody_else(hub: Upst
                     taken += len(piece)
                 raise asyncio.IncompleteReadError(b"", len(huge))
             assert taken < len(huge)
+            assert [r for r in caplog.records if r.levelname == "ERROR"] == []
             lazy.close()

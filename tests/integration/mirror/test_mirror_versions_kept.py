@@ -2,13 +2,17 @@
 
 import asyncio
 import errno
+import hashlib
 from pathlib import Path
 
 import pytest
 
+from llmgw_kit.clock import SystemClock
 from llmgw_kit.errors import Conflict, InvalidRequest, NotFound, StartupError
 from llmgw_kit.testing.clock import FakeClock
+from llmgw_mirror.adapters.parts import Label
 from llmgw_mirror.adapters.store import version_id
+from llmgw_mirror.composition import build
 from llmgw_mirror.core.versions import Source, WeightsState
 
 from . import scripted
@@ -243,3 +247,25 @@ async def test_content_of_no_version_is_removed_at_the_start(hub: Upstream, here
     assert here.blobs() == [SHA]
     await here.built.upkeep.tidy()
     assert here.blobs() == []
+
+
+async def test_content_published_just_before_a_death_is_not_taken_for_left_over(
+    hub: Upstream, tmp_path: Path
+) -> None:
+    """The content is in its place, its receipt was not written: only the part's label knows whose it is."""
+    url = hub.put("/w", BIG)
+    async with world(tmp_path / "store") as before:
+        await before.fetch(Source("w", url))
+        await until(lambda: len(before.built.flights) == 0)
+        vid = version_id("org/m", "v1")
+        (receipt,) = (before.store.versions / vid).glob("*.receipt.json")
+        receipt.unlink()
+        label = Label(f"url:{url}", None, '"first"', len(BIG), len(BIG), sha256=SHA)
+        part = before.store.parts / f"{hashlib.sha256(label.key.encode()).hexdigest()[:32]}.1.gone.json"
+        part.write_bytes(label.dump())
+    async with build(before.settings, SystemClock()) as built:
+        await built.upkeep.tidy()
+        after = World(built, before.settings)
+        assert (await after.settled()).state is WeightsState.PRESENT
+        assert len(hub.requests) == 1
+        await until(lambda: list(after.store.parts.iterdir()) == [])

@@ -117,12 +117,13 @@ class WeightsHttp:
                 request.transport, fd, start, count, threads=self._threads, stall_s=self._stall_s
             )  # fmt: skip
             self.served.bytes += count
-        except EOFError as e:
-            # The head has promised more: only a broken connection tells the client.
-            log.error("content %s: %s", sha256, e)
+        except (EOFError, ConnectionError) as e:
+            # The head has promised more than comes: only a broken connection tells the client, if one is
+            # left. Of the two ways here just the first is our disk's fault.
+            log.log(logging.ERROR if isinstance(e, EOFError) else logging.DEBUG, "content %s: %s", sha256, e)
             if request.transport is not None:
                 request.transport.abort()
-            raise ConnectionResetError(str(e)) from e
+            return response
         finally:
             self.served.open -= 1
             os.close(fd)
@@ -186,8 +187,6 @@ async def error_edge(request: web.Request, handler: Handler) -> web.StreamRespon
     except web.HTTPException as e:
         kept = {name: value for name, value in e.headers.items() if name == "Allow"}
         return _error(e.status, "unknown_url" if e.status == 404 else "refused", e.reason, (), kept)
-    except (ConnectionError, TimeoutError):
-        raise  # the client is gone; nobody is left to tell
     except Exception:
         log.exception("%s %s failed by a bug", request.method, request.rel_url.raw_path[:200])
         return _error(500, "internal", "internal error; the server's log has the story", (), {})

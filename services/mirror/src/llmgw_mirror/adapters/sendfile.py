@@ -47,10 +47,13 @@ async def send(
 
 async def _until_flushed(transport: asyncio.Transport, stall_s: float) -> None:
     # What the transport still holds goes first, or the body would overtake it.
-    async with asyncio.timeout(stall_s):
-        await asyncio.sleep(0)
-        while transport.get_write_buffer_size() and not transport.is_closing():
-            await asyncio.sleep(HEAD_POLL_S)
+    try:
+        async with asyncio.timeout(stall_s):
+            await asyncio.sleep(0)
+            while transport.get_write_buffer_size() and not transport.is_closing():
+                await asyncio.sleep(HEAD_POLL_S)
+    except TimeoutError:
+        raise ClientStalled(f"the client took no byte for {stall_s:g} s") from None
 
 
 async def _until_writable(fd: int, stall_s: float) -> None:
