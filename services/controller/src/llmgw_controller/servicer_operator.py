@@ -19,7 +19,7 @@ from llmgw_controller.model_changes import MEMORY_WARNING, apply_model, remove_m
 from llmgw_controller.office import Office
 from llmgw_controller.ports import Fenced
 from llmgw_controller.reign import Reign
-from llmgw_kit.errors import LlmgwError, NotFound, Unavailable
+from llmgw_kit.errors import Conflict, LlmgwError, NotFound, Unavailable
 from llmgw_kit.ids import ModelId
 from llmgw_kit.names import did_you_mean
 
@@ -145,6 +145,8 @@ class OperatorServicer(operator_pb2_grpc.OperatorServiceServicer):
         match decide(reign.snapshot(reign.ledger.stored), model.name, reign.tenure.now()):
             case Ready():
                 return pb.ActivateModelResponse(outcome="ready")
+            case Refused("not_activatable" as code, text, _):
+                raise Conflict(text, code=code, next_steps=["set activate_on_demand or replicas in its spec"])
             case Refused(code, text, retry_after_s):
                 raise Unavailable(text, code=code, retry_after_s=retry_after_s)
             case Pending(_, _, eta_s):
