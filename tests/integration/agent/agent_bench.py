@@ -19,6 +19,7 @@ from aiohttp import web
 
 from llmgw.v1 import agent_pb2 as pb
 from llmgw.v1 import agent_pb2_grpc
+from llmgw_agent import engines_now
 from llmgw_kit import rpc
 from llmgw_kit.addresses import HostPort
 from llmgw_kit.testing.ports import free_ports
@@ -200,7 +201,7 @@ class Agents:
 
     cage: Cage
     folder: Path
-    log_number: int = 0
+    started: list[Child] = field(default_factory=list)
 
     @property
     def data(self) -> Path:
@@ -229,11 +230,21 @@ class Agents:
 
     def spawn_with(self, environment: dict[str, str], *, command: tuple[str, ...] = ("serve",)) -> Child:
         """`llmgw-agent COMMAND` in exactly this environment."""
-        self.log_number += 1
-        return self.cage.spawn(
+        child = self.cage.spawn(
             "agent", [sys.executable, "-m", "llmgw_agent", *command],
-            log=self.folder / f"agent-{self.log_number}.log", env=environment,
+            log=self.folder / f"agent-{len(self.started) + 1}.log", env=environment,
         )  # fmt: skip
+        self.started.append(child)
+        return child
+
+    def close(self) -> None:
+        """End all agents, then their engines. One left behind would go on calling its controller's port,
+        and find the next test's there."""
+        for child in self.started:
+            if child.code is None:
+                child.stop(grace_s=PATIENCE_S)
+        if (self.data / "journal").is_dir():
+            engines_now.stop_all(self.data, grace_s=0.0)
 
     async def run(self, *command: str) -> tuple[int, str]:
         """One `llmgw-agent` command to its end: status and output."""
@@ -392,3 +403,53 @@ async def mirror(
         yield fake
     finally:
         await runner.cleanup()
+
+
+@dataclass(eq=False)
+class OneTest:
+    """One test's own corner of an agent that a module's tests share: names that nobody else has."""
+
+    leader: ScriptedController
+    agents: Agents
+    prefix: str
+    results_before: int = 0
+
+    def name(self, shard: str) -> str:
+        """The shard's id at the controller."""
+        return f"{self.prefix}{shard}"
+
+    def engine(self, shard: str, *knobs: str, **fields: Any) -> pb.ShardSpec:
+        """See `scripted_engine`."""
+        return scripted_engine(self.name(shard), *knobs, **fields)
+
+    def want(self, *shards: tuple[pb.ShardSpec, Any]) -> None:
+        """The complete list."""
+        self.leader.want(*shards)
+
+    def say(self, **body: Any) -> None:
+        """One message on the stream."""
+        self.leader.link.say(**body)
+
+    @property
+    def results(self) -> list[pb.CommandResult]:
+        """Answers to this test's commands."""
+        return self.leader.link.results[self.results_before :]
+
+    def history(self, shard: str) -> list[int]:
+        """States it was reported in."""
+        return self.leader.history[self.name(shard)]
+
+    async def shard(
+        self, shard: str, check: Callable[[pb.ObservedShard], Any], what: str
+    ) -> pb.ObservedShard:
+        """Wait until it was reported as `check` wants it."""
+        return await self.leader.shard(self.name(shard), check, what)
+
+    async def in_state(self, shard: str, state: Any) -> pb.ObservedShard:
+        """Wait until it was reported in this state."""
+        return await self.leader.in_state(self.name(shard), state)
+
+    async def clear(self) -> None:
+        """Let everything go and wait until the agent holds nothing."""
+        self.leader.want()
+        await eventually(lambda: not list((self.agents.data / "journal").glob("*.json")), "nothing is held")

@@ -1,6 +1,7 @@
 """The agent dies; its engines do not. Whoever starts it again finds them as they are."""
 
 import asyncio
+import contextlib
 import json
 import os
 import signal
@@ -246,7 +247,8 @@ async def test_an_unlaunched_shard_waits_for_the_controllers_word(agents: Agents
 async def test_engines_of_another_agent_here_are_not_reaped(agents: Agents, tmp_path: Path) -> None:
     other = Agents(agents.cage, tmp_path / "other")
     other.folder.mkdir()
-    async with controller() as ours, controller() as theirs:
+    async with controller() as ours, controller() as theirs, contextlib.AsyncExitStack() as stack:
+        stack.callback(other.close)
         other.start(theirs.address)
         foreign = scripted_engine("s1")
         theirs.want((foreign, RUN))

@@ -5,11 +5,13 @@ import os
 import signal
 
 import aiohttp
+import pytest
 
 from llmgw.v1 import agent_pb2 as pb
 from llmgw_kit.testing.ports import free_ports
 from tests.integration.agent.agent_bench import (
     Agents,
+    OneTest,
     controller,
     ctl,
     eventually,
@@ -17,6 +19,7 @@ from tests.integration.agent.agent_bench import (
     start_ticks,
 )
 
+pytestmark = pytest.mark.asyncio(loop_scope="module")
 RUN, DRAIN, STOP = pb.SHARD_WISH_RUN, pb.SHARD_WISH_DRAIN, pb.SHARD_WISH_STOP
 SERVING, DRAINING, EXITED = pb.SHARD_STATE_SERVING, pb.SHARD_STATE_DRAINING, pb.SHARD_STATE_EXITED
 
@@ -45,35 +48,31 @@ async def test_hello_tells_node_devices_and_that_nothing_runs(agents: Agents) ->
         assert leader.link.epochs_heard == {leader.link.epoch}
 
 
-async def test_run_drain_stop_is_told_step_by_step_and_forgotten_at_the_end(agents: Agents) -> None:
-    async with controller() as leader:
-        agents.start(leader.address)
-        spec = scripted_engine("s1", "--load-s", "0.3", drain_timeout_s=5)
-        leader.want((spec, RUN))
-        shard = await leader.shard("s1", lambda s: s.state == SERVING and s.probed, "serving and probed")
-        assert leader.history["s1"][-2:] == [pb.SHARD_STATE_LOADING, SERVING]
-        assert start_ticks(shard.pid) == shard.pid_start_ticks
-        assert os.getsid(shard.pid) == shard.pid, "a session of its own"
-        assert shard.load_s >= 0.3
-        assert not shard.adopted
-        assert (await ctl(spec))["served"] == 1, "the probe is one real request"
-        await leader.shard(
-            "s1", lambda s: s.HasField("running_requests") and s.running_requests == 0, "the gauge"
-        )
+async def test_run_drain_stop_is_told_step_by_step_and_forgotten_at_the_end(one: OneTest) -> None:
+    spec = one.engine("s1", "--load-s", "0.3", drain_timeout_s=5)
+    one.want((spec, RUN))
+    shard = await one.shard("s1", lambda s: s.state == SERVING and s.probed, "serving and probed")
+    assert one.history("s1")[-2:] == [pb.SHARD_STATE_LOADING, SERVING]
+    assert start_ticks(shard.pid) == shard.pid_start_ticks
+    assert os.getsid(shard.pid) == shard.pid, "a session of its own"
+    assert shard.load_s >= 0.3
+    assert not shard.adopted
+    assert (await ctl(spec))["served"] == 1, "the probe is one real request"
+    await one.shard("s1", lambda s: s.HasField("running_requests") and s.running_requests == 0, "the gauge")
 
-        await ctl(spec, direct_traffic=3)
-        await leader.shard("s1", lambda s: s.running_requests == 3, "the gauge follows")
-        leader.want((spec, DRAIN))
-        await leader.in_state("s1", DRAINING)
-        assert (await ctl(spec))["ready"], "a draining engine goes on"
-        leader.want((spec, STOP))
-        gone = await leader.in_state("s1", EXITED)
-        assert (gone.exit.reason, gone.exit.code) == ("stopped", 0)
-        assert not gone.HasField("running_requests")
-        assert start_ticks(shard.pid) is None
+    await ctl(spec, direct_traffic=3)
+    await one.shard("s1", lambda s: s.running_requests == 3, "the gauge follows")
+    one.want((spec, DRAIN))
+    await one.in_state("s1", DRAINING)
+    assert (await ctl(spec))["ready"], "a draining engine goes on"
+    one.want((spec, STOP))
+    gone = await one.in_state("s1", EXITED)
+    assert (gone.exit.reason, gone.exit.code) == ("stopped", 0)
+    assert not gone.HasField("running_requests")
+    assert start_ticks(shard.pid) is None
 
-        leader.want()
-        await eventually(lambda: not list((agents.data / "journal").glob("*.json")), "the journal forgets it")
+    one.want()
+    await eventually(lambda: not list((one.agents.data / "journal").glob("*.json")), "the journal forgets it")
 
 
 async def test_an_engine_that_crashes_is_told_with_code_and_last_words_and_not_restarted(
@@ -93,28 +92,24 @@ async def test_an_engine_that_crashes_is_told_with_code_and_last_words_and_not_r
         assert "exited" in result[0].message
 
 
-async def test_an_engine_killed_by_the_kernel_is_told_with_its_signal(agents: Agents) -> None:
-    async with controller() as leader:
-        agents.start(leader.address)
-        leader.want((scripted_engine("s1"), RUN))
-        shard = await leader.in_state("s1", SERVING)
-        os.kill(shard.pid, signal.SIGKILL)
-        gone = await leader.in_state("s1", EXITED)
-        assert (gone.exit.reason, gone.exit.signal, gone.exit.HasField("code")) == ("crashed", 9, False)
+async def test_an_engine_killed_by_the_kernel_is_told_with_its_signal(one: OneTest) -> None:
+    one.want((one.engine("s1"), RUN))
+    shard = await one.in_state("s1", SERVING)
+    os.kill(shard.pid, signal.SIGKILL)
+    gone = await one.in_state("s1", EXITED)
+    assert (gone.exit.reason, gone.exit.signal, gone.exit.HasField("code")) == ("crashed", 9, False)
 
 
-async def test_an_engine_that_ignores_sigterm_is_killed_after_its_grace(agents: Agents) -> None:
-    async with controller() as leader:
-        agents.start(leader.address)
-        spec = scripted_engine("s1", "--ignore-sigterm", stop_grace_s=0.5)
-        leader.want((spec, RUN))
-        shard = await leader.in_state("s1", SERVING)
-        leader.link.say(stop_shard=pb.StopShard(command_id="c1", shard_id="s1", reason="stopped"))
-        gone = await leader.in_state("s1", EXITED)
-        assert (gone.exit.reason, gone.exit.signal) == ("stopped", 9)
-        assert "0.5 s after SIGTERM" in gone.exit.message
-        assert start_ticks(shard.pid) is None
-        assert leader.link.results[0].accepted
+async def test_an_engine_that_ignores_sigterm_is_killed_after_its_grace(one: OneTest) -> None:
+    spec = one.engine("s1", "--ignore-sigterm", stop_grace_s=0.5)
+    one.want((spec, RUN))
+    shard = await one.in_state("s1", SERVING)
+    one.say(stop_shard=pb.StopShard(command_id="c1", shard_id=one.name("s1"), reason="stopped"))
+    gone = await one.in_state("s1", EXITED)
+    assert (gone.exit.reason, gone.exit.signal) == ("stopped", 9)
+    assert "0.5 s after SIGTERM" in gone.exit.message
+    assert start_ticks(shard.pid) is None
+    assert one.results[0].accepted
 
 
 FORKS = """
@@ -129,51 +124,45 @@ time.sleep(600)
 """
 
 
-async def test_children_that_left_the_group_die_with_their_engine(agents: Agents) -> None:
-    async with controller() as leader:
-        agents.start(leader.address)
-        note = agents.folder / "grandchild"
-        spec = scripted_engine("s1", ready_path="/none", stop_grace_s=0.5)
-        del spec.command[:]
-        spec.command.extend(["python3", "-c", FORKS, str(note)])
-        leader.want((spec, RUN))
-        grandchild = int(await eventually(lambda: note.exists() and note.read_text(), "the grandchild"))
-        assert start_ticks(grandchild) is not None
-        leader.want()
-        gone = await leader.in_state("s1", EXITED)
-        assert gone.exit.reason == "orphan"
-        assert start_ticks(grandchild) is None
+async def test_children_that_left_the_group_die_with_their_engine(one: OneTest) -> None:
+    note = one.agents.folder / one.name("grandchild")
+    spec = one.engine("s1", ready_path="/none", stop_grace_s=0.5)
+    del spec.command[:]
+    spec.command.extend(["python3", "-c", FORKS, str(note)])
+    one.want((spec, RUN))
+    grandchild = int(await eventually(lambda: note.exists() and note.read_text(), "the grandchild"))
+    assert start_ticks(grandchild) is not None
+    one.want()
+    gone = await one.in_state("s1", EXITED)
+    assert gone.exit.reason == "orphan"
+    assert start_ticks(grandchild) is None
 
 
-async def test_a_crash_takes_the_engines_children_along_before_it_is_told(agents: Agents) -> None:
-    async with controller() as leader:
-        agents.start(leader.address)
-        note = agents.folder / "grandchild"
-        spec = scripted_engine("s1", ready_path="/none")
-        del spec.command[:]
-        spec.command.extend(["python3", "-c", FORKS, str(note)])
-        leader.want((spec, RUN))
-        shard = await leader.in_state("s1", pb.SHARD_STATE_LOADING)
-        grandchild = int(await eventually(lambda: note.exists() and note.read_text(), "the grandchild"))
-        os.kill(shard.pid, signal.SIGSEGV)
-        gone = await leader.in_state("s1", EXITED)
-        assert (gone.exit.reason, gone.exit.signal) == ("crashed", signal.SIGSEGV)
-        assert start_ticks(grandchild) is None
+async def test_a_crash_takes_the_engines_children_along_before_it_is_told(one: OneTest) -> None:
+    note = one.agents.folder / one.name("grandchild")
+    spec = one.engine("s1", ready_path="/none")
+    del spec.command[:]
+    spec.command.extend(["python3", "-c", FORKS, str(note)])
+    one.want((spec, RUN))
+    shard = await one.in_state("s1", pb.SHARD_STATE_LOADING)
+    grandchild = int(await eventually(lambda: note.exists() and note.read_text(), "the grandchild"))
+    os.kill(shard.pid, signal.SIGSEGV)
+    gone = await one.in_state("s1", EXITED)
+    assert (gone.exit.reason, gone.exit.signal) == ("crashed", signal.SIGSEGV)
+    assert start_ticks(grandchild) is None
 
 
-async def test_a_taken_port_is_no_crash_and_nothing_is_launched(agents: Agents) -> None:
-    async with controller() as leader:
-        agents.start(leader.address)
-        server = await asyncio.start_server(lambda *_: None, "127.0.0.1", 0)
-        try:
-            port = server.sockets[0].getsockname()[1]
-            leader.want((scripted_engine("s1", port=port), RUN))
-            gone = await leader.in_state("s1", EXITED)
-        finally:
-            server.close()
-        assert gone.exit.reason == "port_taken"
-        assert str(port) in gone.exit.message
-        assert not gone.HasField("pid")
+async def test_a_taken_port_is_no_crash_and_nothing_is_launched(one: OneTest) -> None:
+    server = await asyncio.start_server(lambda *_: None, "127.0.0.1", 0)
+    try:
+        port = server.sockets[0].getsockname()[1]
+        one.want((one.engine("s1", port=port), RUN))
+        gone = await one.in_state("s1", EXITED)
+    finally:
+        server.close()
+    assert gone.exit.reason == "port_taken"
+    assert str(port) in gone.exit.message
+    assert not gone.HasField("pid")
 
 
 #: Somebody else, not of the engine's session and without its token, takes the port; then the engine fails.
@@ -190,74 +179,64 @@ sys.exit("address already in use")
 """
 
 
-async def test_a_port_taken_between_test_and_launch_is_told_as_taken(agents: Agents) -> None:
-    async with controller() as leader:
-        agents.start(leader.address)
-        port = free_ports(1)[0]
-        spec = scripted_engine("s1", port=port)
-        del spec.command[:]
-        spec.command.extend(["python3", "-c", LOSES_ITS_PORT, "{port}"])
-        leader.want((spec, RUN))
-        gone = await leader.in_state("s1", EXITED)
-        assert (gone.exit.reason, gone.exit.code) == ("port_taken", 1)
-        assert "already in use" in gone.exit.message
+async def test_a_port_taken_between_test_and_launch_is_told_as_taken(one: OneTest) -> None:
+    port = free_ports(1)[0]
+    spec = one.engine("s1", port=port)
+    del spec.command[:]
+    spec.command.extend(["python3", "-c", LOSES_ITS_PORT, "{port}"])
+    one.want((spec, RUN))
+    gone = await one.in_state("s1", EXITED)
+    assert (gone.exit.reason, gone.exit.code) == ("port_taken", 1)
+    assert "already in use" in gone.exit.message
 
 
-async def test_an_engine_that_never_gets_ready_is_ended_and_says_so(agents: Agents) -> None:
-    async with controller() as leader:
-        agents.start(leader.address)
-        leader.want((scripted_engine("s1", "--wrong-port", ready_timeout_s=1.0), RUN))
-        gone = await leader.in_state("s1", EXITED)
-        assert gone.exit.reason == "never_ready"
-        assert "not ready within 1 s" in gone.exit.message
+async def test_an_engine_that_never_gets_ready_is_ended_and_says_so(one: OneTest) -> None:
+    one.want((one.engine("s1", "--wrong-port", ready_timeout_s=1.0), RUN))
+    gone = await one.in_state("s1", EXITED)
+    assert gone.exit.reason == "never_ready"
+    assert "not ready within 1 s" in gone.exit.message
 
 
-async def test_an_engine_that_says_ready_and_answers_nothing_is_not_ready(agents: Agents) -> None:
-    async with controller() as leader:
-        agents.start(leader.address)
-        leader.want((scripted_engine("s1", "--refuse-status", "500", ready_timeout_s=10.0), RUN))
-        gone = await leader.in_state("s1", EXITED)
-        assert gone.exit.reason == "never_ready"
-        assert "answers no request" in gone.exit.message
+async def test_an_engine_that_says_ready_and_answers_nothing_is_not_ready(one: OneTest) -> None:
+    one.want((one.engine("s1", "--refuse-status", "500", ready_timeout_s=10.0), RUN))
+    gone = await one.in_state("s1", EXITED)
+    assert gone.exit.reason == "never_ready"
+    assert "answers no request" in gone.exit.message
 
 
-async def test_a_gauge_that_breaks_is_unknown_and_says_why(agents: Agents) -> None:
-    async with controller() as leader:
-        agents.start(leader.address)
-        spec = scripted_engine("s1")
-        leader.want((spec, RUN))
-        await leader.shard("s1", lambda s: s.HasField("running_requests"), "a gauge")
-        await ctl(spec, gauge="error")
-        shard = await leader.shard("s1", lambda s: s.HasField("running_unknown_reason"), "an unknown gauge")
-        assert not shard.HasField("running_requests")
-        assert "500" in shard.running_unknown_reason
+async def test_a_gauge_that_breaks_is_unknown_and_says_why(one: OneTest) -> None:
+    spec = one.engine("s1")
+    one.want((spec, RUN))
+    await one.shard("s1", lambda s: s.HasField("running_requests"), "a gauge")
+    await ctl(spec, gauge="error")
+    shard = await one.shard("s1", lambda s: s.HasField("running_unknown_reason"), "an unknown gauge")
+    assert not shard.HasField("running_requests")
+    assert "500" in shard.running_unknown_reason
 
 
-async def test_specs_nobody_can_run_are_refused_with_the_nearest_name(agents: Agents) -> None:
-    async with controller() as leader:
-        agents.start(leader.address)
-        wrong_engine = scripted_engine("s1")
-        wrong_engine.engine = "lamacpp"
-        wrong_device = scripted_engine("s2")
-        wrong_device.device_ids[:] = ["gpu-7"]
-        placeholder = scripted_engine("s3")
-        placeholder.command.append("{prot}")
-        missing = scripted_engine("s4")
-        missing.command[0] = "/no/such/program"
-        leader.want(*((spec, RUN) for spec in (wrong_engine, wrong_device, placeholder, missing)))
-        said = {}
-        for name in ("s1", "s2", "s3", "s4"):
-            said[name] = (await leader.in_state(name, EXITED)).exit
-        assert [said[name].reason for name in sorted(said)] == [
-            "refused",
-            "refused",
-            "refused",
-            "launch_failed",
-        ]
-        assert "did you mean 'llamacpp'" in said["s1"].message
-        assert "gpu-7" in said["s2"].message
-        assert "{prot} (did you mean 'port'?)" in said["s3"].message
-        assert "/no/such/program" in said["s4"].message
+async def test_specs_nobody_can_run_are_refused_with_the_nearest_name(one: OneTest) -> None:
+    wrong_engine = one.engine("s1")
+    wrong_engine.engine = "lamacpp"
+    wrong_device = one.engine("s2")
+    wrong_device.device_ids[:] = ["gpu-7"]
+    placeholder = one.engine("s3")
+    placeholder.command.append("{prot}")
+    missing = one.engine("s4")
+    missing.command[0] = "/no/such/program"
+    one.want(*((spec, RUN) for spec in (wrong_engine, wrong_device, placeholder, missing)))
+    said = {}
+    for name in ("s1", "s2", "s3", "s4"):
+        said[name] = (await one.in_state(name, EXITED)).exit
+    assert [said[name].reason for name in sorted(said)] == [
+        "refused",
+        "refused",
+        "refused",
+        "launch_failed",
+    ]
+    assert "did you mean 'llamacpp'" in said["s1"].message
+    assert "gpu-7" in said["s2"].message
+    assert "{prot} (did you mean 'port'?)" in said["s3"].message
+    assert "/no/such/program" in said["s4"].message
 
 
 async def test_a_stop_of_a_shard_that_is_not_here_is_told_as_an_exit(agents: Agents) -> None:
@@ -271,21 +250,18 @@ async def test_a_stop_of_a_shard_that_is_not_here_is_told_as_an_exit(agents: Age
         assert "no shard nobody" in result.message
 
 
-async def test_the_old_spec_of_an_id_goes_before_the_new_one_starts(agents: Agents) -> None:
-    async with controller() as leader:
-        agents.start(leader.address)
-        spec = scripted_engine("s1")
-        leader.want((spec, RUN))
-        first = await leader.in_state("s1", SERVING)
-        newer = pb.ShardSpec()
-        newer.CopyFrom(spec)
-        newer.group_epoch, newer.spec_hash = 2, "hash-2"
-        leader.want((newer, RUN))
-        gone = await leader.in_state("s1", EXITED)
-        assert (gone.exit.reason, gone.group_epoch) == ("replaced", 1)
-        leader.want((newer, RUN))
-        second = await leader.shard("s1", lambda s: s.state == SERVING and s.group_epoch == 2, "the new one")
-        assert second.pid != first.pid
+async def test_the_old_spec_of_an_id_goes_before_the_new_one_starts(one: OneTest) -> None:
+    spec = one.engine("s1")
+    one.want((spec, RUN))
+    first = await one.in_state("s1", SERVING)
+    newer = pb.ShardSpec()
+    newer.CopyFrom(spec)
+    newer.group_epoch, newer.spec_hash = 2, "hash-2"
+    one.want((newer, RUN))
+    gone = await one.in_state("s1", EXITED)
+    assert (gone.exit.reason, gone.group_epoch) == ("replaced", 1)
+    second = await one.shard("s1", lambda s: s.state == SERVING and s.group_epoch == 2, "the new one")
+    assert second.pid != first.pid
 
 
 async def test_a_broken_device_is_told_at_once_and_healed_again(agents: Agents) -> None:

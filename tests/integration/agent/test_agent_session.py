@@ -93,6 +93,24 @@ async def test_a_message_under_a_lower_term_ends_the_session_unobeyed(agents: Ag
         assert leader.shards["s1"].state == SERVING
 
 
+async def test_a_shard_started_by_a_command_is_not_taken_for_an_orphan(agents: Agents) -> None:
+    async with controller() as leader:
+        agents.start(leader.address)
+        leader.want()
+        await eventually(lambda: leader.links and leader.link.beats, "a session")
+        spec = scripted_engine("s1")
+        leader.link.say(start_shard=pb.StartShard(command_id="c1", spec=spec))
+        shard = await leader.in_state("s1", SERVING)
+        beats = leader.link.beats
+        await eventually(lambda: leader.link.beats > beats + 3, "the list is looked at again and again")
+        assert start_ticks(shard.pid) == shard.pid_start_ticks
+        leader.link.say(stop_shard=pb.StopShard(command_id="c2", shard_id="s1", reason="stopped"))
+        assert (await leader.in_state("s1", EXITED)).exit.reason == "stopped"
+        beats = leader.link.beats
+        await eventually(lambda: leader.link.beats > beats + 3, "it is not started again")
+        assert leader.shards["s1"].state == EXITED
+
+
 async def test_an_older_list_after_a_newer_one_is_dropped(agents: Agents) -> None:
     async with controller() as leader:
         agents.start(leader.address)

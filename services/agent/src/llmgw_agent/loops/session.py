@@ -6,6 +6,7 @@ from contextlib import suppress
 from dataclasses import replace
 
 from llmgw_agent.core.devices import Device, DeviceState, Inventory
+from llmgw_agent.core.plan import Wanted, Wish
 from llmgw_agent.core.session import DesiredGate
 from llmgw_agent.core.shard import Shard
 from llmgw_agent.core.weights import Held
@@ -64,6 +65,9 @@ class Session:
         self.move_to: str | None = None
         self._view, self._clock = view, clock
         self._desired = DesiredGate()
+        #: The controller's word for each shard: a Desired replaces all of it, a command edits one entry.
+        #: None until this session's first Desired.
+        self._wishes: dict[ShardId, Wanted] | None = None
         self._sent = _Sent(hello)
         self._removals: set[asyncio.Task[None]] = set()
 
@@ -120,6 +124,10 @@ class Session:
                 whole_at = now
             for said in self._sent.news(self._view, now=now, everything=everything):
                 await self._say(said)
+            if everything and self._wishes is not None:
+                # Level-triggered: what has exited since is let go, or replaced, without another word. Only
+                # after a whole report, so that no exit is forgotten before it was told.
+                self._view.node.apply(self._wishes.values())
 
     # -- down ----------------------------------------------------------------------------------
 
@@ -140,6 +148,7 @@ class Session:
                     log.warning("desired list %d after %s: dropped", version, self._desired.version)
                     return
                 self._desired = DesiredGate(version)
+                self._wishes = {one.spec.shard_id: one for one in shards}
                 self._view.node.apply(shards)
             case Rejected(code, text, leader):
                 raise SessionOver(text, code=code, leader=leader)
@@ -178,15 +187,24 @@ class Session:
         node = self._view.node
         match word:
             case StartWord():
-                return node.start(word.spec)
+                said = node.start(word.spec)
+                if self._wishes is not None:
+                    self._wishes[word.spec.shard_id] = Wanted(word.spec, Wish.RUN)
+                return said
             case DrainWord():
+                self._wish(word.shard_id, Wish.DRAIN)
                 return node.drain(word.shard_id)
             case StopWord():
+                self._wish(word.shard_id, Wish.STOP)
                 return node.stop(word.shard_id, word.reason)
             case RemoveWord():
                 said = await node.remove_weights(word.key)
                 await self._view.refresh()
                 return said
+
+    def _wish(self, shard_id: ShardId, wish: Wish) -> None:
+        if self._wishes is not None and (wanted := self._wishes.get(shard_id)) is not None:
+            self._wishes[shard_id] = replace(wanted, wish=wish)
 
 
 class _Sent:
