@@ -21,6 +21,7 @@ from llmgw_controller.core import (
     routes,
 )
 from llmgw_controller.core.claims import Use
+from llmgw_controller.core.drains import DrainEnd
 from llmgw_controller.core.explain import Spot
 from llmgw_controller.core.hearing import Brake
 from llmgw_controller.core.state import Exit, Phase, ReplicaRow, Stored
@@ -73,7 +74,7 @@ PLANTS: dict[str, list[tuple[Any, str, Any]]] = {
     "silence is exit": [(groups, "exit_of", _silence_is_exit), (exits, "exit_of", _silence_is_exit)],
     "any phase is routed to": [(routes, "is_routable", _any_phase)],
     "no learning window": [(replica, "is_learning", lambda *_: False)],
-    "drains are not waited for": [(groups, "wants_stop", lambda *_: "drained")],
+    "drains are not waited for": [(groups, "end_of_drain", lambda *_: DrainEnd.DRAINED)],
     "claims are not looked at": [
         (placement, "_spot", _spot_ignoring_claims),
         (apply, "_reserve", _reserve_unchecked),

@@ -150,9 +150,30 @@ def test_a_drain_past_its_deadline_is_cut():
     one = model("m", profile(drain_timeout_s=30.0))
     row = replica(one, 1, Phase.DRAINING, shard("m/1", "n1", 0), since=NOW - 31)
     stage = Stage(snapshot([one], [node("n1")], [row], routers={"r1": member()}))
+    stage.tell(row, ShardState.DRAINING, running=1)
     plan = stage.step()
     assert stage.rows["m/1"].phase is Phase.STOPPING
     assert [change.kind for change in plan.changes if hasattr(change, "kind")] == ["drain_cut"]
+
+
+@pytest.mark.parametrize(
+    ("reason", "waited", "running", "stops"),
+    [
+        ("replaced", 16, 0, True),
+        ("replaced", 14, 0, False),
+        ("replaced", 16, 1, False),
+        ("replaced", 16, None, False),
+        ("idle", 16, 0, False),
+    ],
+    ids=["quiet", "too early", "something runs", "no gauge", "only idle: waits for all"],
+)
+def test_a_router_that_never_acknowledges(reason, waited, running, stops):
+    one = model()
+    row = replica(one, 1, Phase.DRAINING, shard("m/1", "n1", 0), since=NOW - waited, reason=reason)
+    stage = Stage(snapshot([one], [node("n1")], [row], routers={"r1": member()}))
+    stage.tell(row, ShardState.DRAINING, running=running)
+    stage.step()
+    assert (stage.rows["m/1"].phase is Phase.STOPPING) is stops
 
 
 def test_devices_are_freed_only_by_a_seen_exit_and_the_port_rests():

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from llmgw_controller.core.backoff import delay_s
 from llmgw_controller.core.draft import Draft
-from llmgw_controller.core.drains import is_drained, wants_stop
+from llmgw_controller.core.drains import end_of_drain
 from llmgw_controller.core.exits import exit_of, release_exited
 from llmgw_controller.core.hearing import report_of
 from llmgw_controller.core.loads import measured
@@ -146,16 +146,15 @@ def _leave(draft: Draft, row: ReplicaRow) -> None:
 
 
 def _drain(draft: Draft, row: ReplicaRow) -> None:
-    because = wants_stop(draft.snapshot, row, draft.now)
     if row.wish is Wish.STOP:
-        because = "stop wished"
-    if because is None:
+        _stop(draft, row, because="stop wished")
         return
-    if row.wish is Wish.DRAIN:
-        row = with_wish(row, Wish.STOP, because=row.reason or because)
-    if not is_drained(draft.snapshot, row):
-        draft.event("drain_cut", row.replica_id, because, Severity.NOTE)
-    _stop(draft, row, because=because)
+    end = end_of_drain(draft.snapshot, row, draft.now)
+    if end is None:
+        return
+    if not end.clean:
+        draft.event("drain_cut", row.replica_id, end.value, Severity.NOTE)
+    _stop(draft, with_wish(row, Wish.STOP, because=row.reason or end.value), because=end.value)
 
 
 def _stop(draft: Draft, row: ReplicaRow, *, because: str) -> None:

@@ -7,6 +7,9 @@ from llmgw_controller.core.replica import with_wish
 from llmgw_controller.core.state import Cause, Phase, ReplicaRow, Wish
 from llmgw_kit.ids import ModelId, ReplicaId
 
+#: Reason of a replica that leaves only because nobody uses it.
+IDLE = "idle"
+
 
 def live(draft: Draft, name: ModelId) -> list[ReplicaRow]:
     """Those wanted to serve, whatever their phase. FAILED counts too: its place is not filled again."""

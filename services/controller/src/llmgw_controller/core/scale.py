@@ -10,7 +10,7 @@ from llmgw_controller.core.idleness import may_leave
 from llmgw_controller.core.plan import PutReplica
 from llmgw_controller.core.replica import is_unreachable
 from llmgw_controller.core.rollout import outdated, roll
-from llmgw_controller.core.roster import create, let_go, live
+from llmgw_controller.core.roster import IDLE, create, let_go, live
 from llmgw_controller.core.state import Cause, Phase, ReplicaRow
 
 #: Who leaves first when there are too many: those that serve nobody.
@@ -110,7 +110,7 @@ def _retire(draft: Draft, model: Model) -> None:
         age_s = draft.now - row.since
         if row.phase is Phase.READY:
             if may_leave(draft.snapshot, row, model, draft.verdicts, draft.now):
-                let_go(draft, row, because="idle")
+                let_go(draft, row, because=IDLE)
         elif row.phase in (Phase.WANTED, Phase.BACKOFF):
             let_go(draft, row, because="nobody asks for it any more")
         elif row.phase in (Phase.UNPLACEABLE, Phase.FAILED) and age_s >= kept_s:
