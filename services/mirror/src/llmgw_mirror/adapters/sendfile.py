@@ -1,17 +1,23 @@
 """From a file into a client's socket without passing through this process, on any event loop.
 
 uvloop has no sendfile, and asyncio's would read a cold file on the loop. So: a duplicate of the
-socket's descriptor, readiness from the loop, the call itself in a thread, since it may wait for the disk.
+socket's descriptor, and bursts in a thread, since the call may wait for the disk. A client that keeps up
+stays in the thread for a while; one that does not is waited for by the loop, at no cost.
 """
 
 import asyncio
 import os
+import select
 import socket
+import time
 
 from llmgw_mirror.adapters.disk import DiskThreads
 
 #: Of one call; the socket's buffer takes less.
 PIECE_BYTES = 8 << 20
+#: A thread stays with one client so long, and waits for it so long: there are more clients than threads.
+BURST_S = 0.1
+KEEPS_UP_MS = 5
 #: Until the head, which the transport may hold for a turn of the loop, has left.
 HEAD_POLL_S = 0.002
 
@@ -33,16 +39,31 @@ async def send(
         while count:
             if transport.is_closing():
                 raise ConnectionResetError("the client left")
-            try:
-                sent = await threads.run(os.sendfile, out, file, offset, min(count, PIECE_BYTES))
-            except BlockingIOError:
-                await _until_writable(out, stall_s)
-                continue
+            sent = await threads.run(_burst, out, file, offset, count)
             if sent == 0:
-                raise EOFError(f"the file ended at {offset}, {count} bytes early")
+                await _until_writable(out, stall_s)
             offset, count = offset + sent, count - sent
     finally:
         os.close(out)
+
+
+def _burst(out: int, file: int, offset: int, count: int) -> int:
+    """Send until done, out of time, or the client does not keep up. Returns the bytes sent."""
+    until = time.monotonic() + BURST_S
+    writable = select.poll()
+    writable.register(out, select.POLLOUT)
+    sent = 0
+    while sent < count and time.monotonic() < until:
+        try:
+            more = os.sendfile(out, file, offset + sent, min(count - sent, PIECE_BYTES))
+        except BlockingIOError:
+            if not writable.poll(KEEPS_UP_MS):
+                break
+            continue
+        if more == 0:
+            raise EOFError(f"the file ended at {offset + sent}, {count - sent} bytes early")
+        sent += more
+    return sent
 
 
 async def _until_flushed(transport: asyncio.Transport, stall_s: float) -> None:
