@@ -422,6 +422,15 @@ class OneTest:
         """See `scripted_engine`."""
         return scripted_engine(self.name(shard), *knobs, **fields)
 
+    @property
+    def model(self) -> str:
+        """A model of this test alone."""
+        return f"org/{self.prefix}model"
+
+    def held(self) -> list[pb.HeldWeights]:
+        """Its weights, as the controller heard last."""
+        return [one for one in self.leader.weights if one.model == self.model]
+
     def want(self, *shards: tuple[pb.ShardSpec, Any]) -> None:
         """The complete list."""
         self.leader.want(*shards)
