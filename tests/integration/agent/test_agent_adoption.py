@@ -20,11 +20,11 @@ from tests.integration.agent.agent_bench import (
     controller,
     ctl,
     eventually,
-    mirror,
     read_json,
     scripted_engine,
     start_ticks,
 )
+from tests.integration.agent.mirror_bench import mirror
 
 RUN, DRAIN, STOP = pb.SHARD_WISH_RUN, pb.SHARD_WISH_DRAIN, pb.SHARD_WISH_STOP
 SERVING, DRAINING, EXITED = pb.SHARD_STATE_SERVING, pb.SHARD_STATE_DRAINING, pb.SHARD_STATE_EXITED

@@ -8,7 +8,8 @@ import pytest
 
 from llmgw.v1 import agent_pb2 as pb
 from llmgw.v1.common_pb2 import WeightsRef
-from tests.integration.agent.agent_bench import Agents, OneTest, controller, eventually, mirror
+from tests.integration.agent.agent_bench import Agents, OneTest, controller, eventually
+from tests.integration.agent.mirror_bench import mirror
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 RUN, STOP = pb.SHARD_WISH_RUN, pb.SHARD_WISH_STOP
