@@ -55,6 +55,21 @@ async def test_a_leader_frozen_inside_a_write_delays_the_next_one_a_little_and_w
     await second.close()
 
 
+async def test_the_lock_of_a_frozen_leader_is_cut_behind_a_pooler_too(migrated_dsn: str) -> None:
+    """A pooler hands out sessions that nobody has prepared: the fence must bring its own limit along."""
+    lease = PostgresLease(migrated_dsn)
+    held = await lease.acquire(holder="a", address="a:1", ttl_s=30)
+    assert held is not None
+    pooled: asyncpg.Connection[asyncpg.Record] = await asyncpg.connect(migrated_dsn, timeout=10)
+    async with pooled.transaction():
+        assert await pooled.fetchrow(FENCE, LEASE_NAME, held.term) is not None
+        assert await pooled.fetchval("SHOW idle_in_transaction_session_timeout") == "2s"
+    # Only for that transaction: the session is somebody else's next.
+    assert await pooled.fetchval("SHOW idle_in_transaction_session_timeout") == "0"
+    await pooled.close()
+    await lease.close()
+
+
 async def test_a_take_over_waits_for_a_write_that_is_under_way(migrated_dsn: str) -> None:
     """The write that passed the fence lands in its own term, before the next one begins."""
     lease = PostgresLease(migrated_dsn)

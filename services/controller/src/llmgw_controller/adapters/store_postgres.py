@@ -17,14 +17,16 @@ from llmgw_controller.core.plan import Change, Severity
 from llmgw_controller.core.state import Stored
 from llmgw_controller.ports import ClaimTaken, EventRow, Fenced
 from llmgw_kit.ids import LeaseTerm
-from llmgw_kit.postgres import Postgres
+from llmgw_kit.postgres import IDLE_IN_TRANSACTION_S, Postgres
 
 log = logging.getLogger(__name__)
 
 #: First statement of every write. The lock is shared by our own transactions and by renewals, but a take-over
-#: changes the key column `term` and so waits for it, or has already won, and then no row is found.
-FENCE = """
-SELECT 1 FROM controller_lease WHERE name = $1 AND term = $2 AND expires_at > clock_timestamp() FOR KEY SHARE
+#: changes the key column `term` and so waits for it, or has already won, and then no row is found. That the
+#: server cuts the lock of a frozen leader is set here too: a pooler passes no settings of a session on.
+FENCE = f"""
+SELECT set_config('idle_in_transaction_session_timeout', '{int(IDLE_IN_TRANSACTION_S * 1000)}', true)
+  FROM controller_lease WHERE name = $1 AND term = $2 AND expires_at > clock_timestamp() FOR KEY SHARE
 """
 
 _EVENTS = """
