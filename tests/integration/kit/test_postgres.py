@@ -57,6 +57,16 @@ async def test_what_waiting_cannot_mend_is_told_at_once(fake_clock, postgres_dsn
         await asyncio.wait_for(patiently(change(postgres_dsn), fake_clock), 10)
 
 
+@pytest.mark.parametrize("password", ["hu/sh", "hu//sh", "hu?sh", "hu#sh", "hu[sh"])
+async def test_a_password_that_breaks_the_address_is_not_repeated(fake_clock, password):
+    with pytest.raises(StartupError) as refused:
+        await patiently(f"postgresql://u:{password}@127.0.0.1:1/d", fake_clock)
+    said = "\n".join(refused.value.lines())
+    assert "percent-encode" in said
+    assert "hu" not in said
+    assert "sh@" not in said
+
+
 async def test_a_node_turned_read_only_renews_the_pool(postgres_dsn, postgres_server):
     """Writes on pooled connections fail with 25006 although reads are fine: the pool must let go of them."""
     pool = await connect_pool(postgres_dsn, application="test", max_size=1)

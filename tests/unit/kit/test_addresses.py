@@ -60,6 +60,10 @@ def test_the_nearest_name():
         ("postgresql://u:secret@h:1/d?x=y", "postgresql://u@h:1/d"),
         ("postgresql://u:p@ss@h/d", "postgresql://u@h/d"),
         ("postgresql://h/d?password=x", "postgresql://h/d"),
+        ("postgresql://u:p//ss@h/d", "postgresql://u@h/d"),
+        ("postgresql://u@h/d?password=p@ss", "postgresql://..."),
+        ("postgresql://u:p?x@h/d", "postgresql://..."),
+        ("host=h password=hush", "(no scheme://)"),
     ],
 )
 def test_a_dsn_is_shown_without_its_password(dsn, shown):

@@ -25,6 +25,8 @@ IDLE_IN_TRANSACTION_S = 2.0
 
 Pooler = Literal["none", "session", "transaction"]
 
+_DSN_FORM = "expected postgresql://USER:PASSWORD@HOST:PORT/DATABASE"
+
 #: A node that turned read-only, is shutting down, or is gone: every pooled connection is suspect.
 SUSPECT = (
     asyncpg.ReadOnlySQLTransactionError,
@@ -128,10 +130,13 @@ async def connect_patiently(
             raise StartupError(
                 f"Postgres at {where}: {e}", next_steps=["create the database, or correct the dsn setting"]
             ) from None
-        except (ValueError, asyncpg.ClientConfigurationError) as e:
+        except asyncpg.ClientConfigurationError as e:
+            raise StartupError(f"dsn is not a Postgres address: {e}", next_steps=[_DSN_FORM]) from None
+        except ValueError:
+            # The parser's own words quote what it took for a port: a piece of the password.
             raise StartupError(
-                f"dsn is not a Postgres address: {e}",
-                next_steps=["expected postgresql://USER:PASSWORD@HOST:PORT/DATABASE"],
+                f"dsn is not a Postgres address, as far as it can be shown: {where}",
+                next_steps=[_DSN_FORM, "percent-encode / ? # [ @ : in the password (%2F for /)"],
             ) from None
         except (OSError, TimeoutError, asyncpg.PostgresError, asyncpg.InterfaceError) as e:
             spent_s = clock.monotonic_s() - began
@@ -155,9 +160,13 @@ async def connect_patiently(
 
 
 def safe_dsn(dsn: str) -> str:
-    """The DSN without its password, for messages."""
-    head, at, tail = dsn.rpartition("@")
-    if not at:
-        return dsn.split("?")[0]
-    scheme, _, credentials = head.rpartition("//")
-    return f"{scheme}//{credentials.split(':')[0]}@{tail.split('?')[0]}"
+    """The DSN without its password, for messages; of one that cannot be told apart, only its scheme."""
+    scheme, colon, rest = dsn.partition("://")
+    if not colon:
+        return "(no scheme://)"
+    # A password may hold an @, and so may a value after the ?: then nobody knows where the host begins.
+    address, _, query = rest.partition("?")
+    if "@" in query:
+        return f"{scheme}://..."
+    credentials, at, host = address.rpartition("@")
+    return f"{scheme}://{credentials.partition(':')[0]}{at}{host}"
