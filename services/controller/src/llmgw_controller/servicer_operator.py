@@ -16,9 +16,11 @@ from llmgw_controller.core.state import Snapshot
 from llmgw_controller.core.view import FleetView, fleet_view
 from llmgw_controller.core.why import why
 from llmgw_controller.model_changes import MEMORY_WARNING, apply_model, remove_model
+from llmgw_controller.node_changes import cordon_node, uncordon_node
 from llmgw_controller.office import Office
 from llmgw_controller.ports import Fenced
 from llmgw_controller.reign import Reign
+from llmgw_controller.replica_changes import drain_replica, stop_replica
 from llmgw_kit.errors import Conflict, LlmgwError, NotFound, Unavailable
 from llmgw_kit.ids import ModelId
 from llmgw_kit.names import did_you_mean
@@ -141,6 +143,7 @@ class OperatorServicer(operator_pb2_grpc.OperatorServiceServicer):
     ) -> pb.ActivateModelResponse:
         """Start a cold model, as a request for it would."""
         reign = self._office.require()
+        await reign.ledger.until_known(VIEW_WAIT_S)
         model = self._model(reign, request.model)
         match decide(reign.snapshot(reign.ledger.stored), model.name, reign.tenure.now()):
             case Ready():
@@ -156,6 +159,37 @@ class OperatorServicer(operator_pb2_grpc.OperatorServiceServicer):
                 if self._store_kind == "memory":
                     log.warning("model %s is activated: %s", model.name, MEMORY_WARNING)
                 return pb.ActivateModelResponse(outcome="starting", eta_s=eta_s)
+
+    async def DrainReplica(
+        self, request: pb.DrainReplicaRequest, context: Context
+    ) -> pb.DrainReplicaResponse:
+        """Let one replica finish and stop."""
+        reign = self._office.require()
+        with _fenced_is_not_leading(self._office):
+            change = await drain_replica(reign, request.replica_id, dry_run=request.dry_run)
+        return pb.DrainReplicaResponse(change=change)
+
+    async def StopReplica(self, request: pb.StopReplicaRequest, context: Context) -> pb.StopReplicaResponse:
+        """End one replica now."""
+        reign = self._office.require()
+        with _fenced_is_not_leading(self._office):
+            change = await stop_replica(reign, request.replica_id, dry_run=request.dry_run)
+        return pb.StopReplicaResponse(change=change)
+
+    async def CordonNode(self, request: pb.CordonNodeRequest, context: Context) -> pb.CordonNodeResponse:
+        """Place nothing new on a node."""
+        reign = self._office.require()
+        reason = request.reason if request.HasField("reason") else None
+        with _fenced_is_not_leading(self._office):
+            return pb.CordonNodeResponse(change=await cordon_node(reign, request.node_id, reason))
+
+    async def UncordonNode(
+        self, request: pb.UncordonNodeRequest, context: Context
+    ) -> pb.UncordonNodeResponse:
+        """Take a cordoned node back."""
+        reign = self._office.require()
+        with _fenced_is_not_leading(self._office):
+            return pb.UncordonNodeResponse(change=await uncordon_node(reign, request.node_id))
 
     async def _view(self) -> tuple[Reign, FleetView]:
         reign = self._office.require()
@@ -185,7 +219,7 @@ class OperatorServicer(operator_pb2_grpc.OperatorServiceServicer):
         return NotFound(
             f"no model {name} in the catalog{did_you_mean(name, known)}",
             code="model_not_found",
-            next_steps=["llmgwctl models lists them"],
+            next_steps=["try: llmgwctl models"],
         )
 
 

@@ -21,6 +21,9 @@ from llmgw_kit.ids import RouterId
 
 log = logging.getLogger(__name__)
 
+#: A leader reads its rows within milliseconds; who asks just then waits for that.
+READ_WAIT_S = 2.0
+
 
 class RoutingServicer(routing_pb2_grpc.RoutingServiceServicer):
     """Leader-only."""
@@ -102,6 +105,9 @@ class RoutingServicer(routing_pb2_grpc.RoutingServiceServicer):
     ) -> AsyncIterator[pb.ActivateResponse]:
         """Phases until it is ready or refused. While the stream is open the model counts as asked for."""
         reign = self._office.require()
+        # Before the first reading a stored model is not in the catalog: routers ask again in the moment
+        # that a leader is new, and would hand "no such model" on to whoever waits.
+        await reign.ledger.until_known(READ_WAIT_S)
         model = reign.ledger.catalog.resolve(request.model)
         if model is None:
             yield self._told(
