@@ -8,11 +8,13 @@ buf format --diff --exit-code proto || { echo "proto: not formatted; try: buf fo
 # In a checkout the working tree is compared with HEAD; on a clean clone with HEAD's parent, where there is one.
 against=HEAD
 git diff --quiet HEAD -- proto && against=HEAD~1
+compared="no commit to compare with: compatibility NOT checked"
 if git cat-file -e "$against:proto/buf.yaml" 2>/dev/null; then
   was=$(mktemp -d)
   trap 'rm -rf "$was"' EXIT
   git archive "$against" proto | tar -x -C "$was"
   buf breaking proto --against "$was/proto"
+  compared="compatible with $against"
 fi
 fresh=$(mktemp -d)
 OUT=$fresh bash proto/generate.sh
@@ -21,4 +23,4 @@ for file in "$fresh"/llmgw/v1/*; do
     || { rm -rf "$fresh"; echo "proto: $(basename "$file") is not current; try: make proto"; exit 1; }
 done
 rm -rf "$fresh"
-echo "proto: lint, format, compatibility with $against and stubs are fine"
+echo "proto: lint, format and stubs are fine; $compared"
