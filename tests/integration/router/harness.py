@@ -9,7 +9,7 @@ from pathlib import Path
 from llmgw_router.relay.ipc import AccessRecord, EndpointRow, Limits, ModelRow, TableUpdate
 from llmgw_router.supervisor.workers import PoolConfig, WorkerPool
 
-STEP_S = 10.0
+STEP_S = 30.0
 
 CHAT = b"/v1/chat/completions"
 

@@ -10,7 +10,7 @@ from typing import cast
 import msgspec
 import pytest
 
-from .harness import QUICK, Client, router
+from .harness import QUICK, STEP_S, Client, router
 from .upstream import LAST, SSE_HEAD, Connection, Script, Upstream, answering, chunk, json_answer
 
 BODY = b'{"model":"m","messages":[]}'
@@ -586,4 +586,25 @@ async def test_a_slow_reader_gets_everything(tmp_path: Path) -> None:
             # And the connections on both sides are as good as before.
             c.post(BODY)
             assert (await c.answer()).body == payload
+        assert up.connections == 1
+
+
+async def test_a_big_answer_to_a_slow_reader_leaves_good_connections(tmp_path: Path) -> None:
+    # More than all buffers on the way, so that also the last piece finds the client's full.
+    content = b'{"x":"' + b"y" * 16_000_000 + b'"}'
+    limits = msgspec.structs.replace(QUICK, high_water_bytes=16_384)
+    async with (
+        Upstream(answering(json_answer(content))) as up,
+        router(tmp_path, up.port, limits=limits) as r,
+        await r.client() as c,
+    ):
+        for _ in range(2):
+            c.post(BODY)
+            await c.head()
+            left = len(content)
+            while left:
+                piece = await asyncio.wait_for(c.reader.read(min(left, 65_536)), STEP_S)
+                assert piece
+                left -= len(piece)
+                await asyncio.sleep(0.001)
         assert up.connections == 1

@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 
 #: No step of a script may hang a test longer than this.
-STEP_S = 10.0
+STEP_S = 30.0
 
 _RESET = struct.pack("ii", 1, 0)
 

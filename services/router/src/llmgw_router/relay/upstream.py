@@ -249,7 +249,9 @@ class UpstreamConnection(asyncio.Protocol):
     def _finish(self, exchange: "Exchange", payload: bytes, *, keep: bool) -> None:
         if self.status in _SPECIAL and not exchange.answer_wanted(self):
             return
-        self.exchange = None
+        # Both ways, before the last bytes are written: a client that is slow at them may pause what the
+        # exchange still holds, and nobody would wake a connection that lies in the pool.
+        self.exchange = exchange.upstream = None
         if keep and not self.transport.is_closing():
             self.reused = True
             self._park(exchange.hub)
@@ -258,8 +260,6 @@ class UpstreamConnection(asyncio.Protocol):
         exchange.answer_ended(self, payload)
 
     def _park(self, hub: "Hub") -> None:
-        # A slow client may have had it paused; in the pool it must hear its engine close.
-        self.transport.resume_reading()
         endpoint = self.endpoint
         if endpoint.leaving or len(endpoint.idle) >= hub.limits.upstream_idle_max:
             self.transport.close()
