@@ -31,10 +31,19 @@ def test_folders_from_the_environment(tmp_path: Path, monkeypatch: pytest.Monkey
 
 def test_tokens_are_masked(tmp_path: Path) -> None:
     settings = loaded(
-        tmp_path, "upstream_tokens: {https://hub.example: geheim}\ndsn: postgresql://u:geheim@h/d\n"
+        tmp_path,
+        "upstream_tokens: {https://hub.example: geheim}\ndsn: postgresql://u:geheim@h/d\n"
+        "upstream_proxy: http://u:geheim@proxy:3128\n",
     )
     assert "geheim" not in effective(settings)
     assert "https://hub.example" in effective(settings)
+
+
+def test_a_mistyped_proxy_is_told_without_its_login(tmp_path: Path) -> None:
+    with pytest.raises(StartupError) as refused:
+        loaded(tmp_path, "upstream_proxy: u:geheim@proxy:3128\n")
+    assert "upstream_proxy" in refused.value.text
+    assert "geheim" not in refused.value.text
 
 
 @pytest.mark.parametrize(

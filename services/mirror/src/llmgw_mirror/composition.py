@@ -162,7 +162,7 @@ async def _http(settings: MirrorSettings, clock: Clock) -> AsyncIterator[HttpUps
     http = HttpUpstream(
         clock=clock,
         tokens={origin: token.get_secret_value() for origin, token in settings.upstream_tokens.items()},
-        proxy=settings.upstream_proxy,
+        proxy=settings.upstream_proxy.get_secret_value() if settings.upstream_proxy is not None else None,
         connect_timeout_s=settings.connect_timeout_s,
     )
     try:

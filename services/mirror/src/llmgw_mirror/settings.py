@@ -59,8 +59,10 @@ class MirrorSettings(ServiceSettings):
     file_roots: Annotated[tuple[Path, ...], NoDecode, BeforeValidator(_folders)] = Field(
         (), description="folders that file URLs may name files in; none: file URLs are refused"
     )
-    upstream_proxy: str | None = Field(
-        None, description="HTTP proxy towards upstreams, and nowhere else; proxy variables are not read"
+    upstream_proxy: SecretStr | None = Field(
+        None,
+        description="HTTP proxy towards upstreams and nowhere else, perhaps with a login; proxy variables are "
+        "not read",
     )
     upstream_tokens: Mapping[str, SecretStr] = Field(
         {}, description="bearer token by origin (https://HOST[:PORT]); sent to that origin alone"
@@ -110,9 +112,9 @@ class MirrorSettings(ServiceSettings):
 
     @field_validator("upstream_proxy")
     @classmethod
-    def _proxy(cls, url: str | None) -> str | None:
-        if url is not None and not url.startswith(("http://", "https://")):
-            raise ValueError(f"{url!r} is not a proxy's URL; expected http://HOST:PORT")
+    def _proxy(cls, url: SecretStr | None) -> SecretStr | None:
+        if url is not None and not url.get_secret_value().startswith(("http://", "https://")):
+            raise ValueError("not a proxy's URL; expected http://HOST:PORT")
         return url
 
     @property
