@@ -4,6 +4,7 @@ import socket
 import sys
 from pathlib import Path
 from typing import Annotated, Literal
+from urllib.parse import urlsplit
 
 from pydantic import (
     AfterValidator,
@@ -40,6 +41,21 @@ def _addresses(value: str) -> str:
         return ",".join(str(found) for found in parse_host_ports(value, what="controller"))
     except InvalidRequest as e:
         raise _told(e) from None
+
+
+def _mirrors(value: str) -> str:
+    urls = [part.strip().rstrip("/") for part in value.split(",") if part.strip()]
+    if not urls:
+        raise ValueError("expected http://HOST:PORT[,http://HOST:PORT]")
+    for url in urls:
+        try:
+            split = urlsplit(url)
+            fine = split.scheme in ("http", "https") and bool(split.hostname) and split.port != 0
+        except ValueError:
+            fine = False
+        if not fine or split.query or split.fragment:
+            raise ValueError(f"{url!r} is not a mirror's URL; expected http://HOST:PORT or https://HOST:PORT")
+    return ",".join(urls)
 
 
 def _size(value: object) -> int:
@@ -121,7 +137,7 @@ class AgentSettings(ServiceSettings):
     vllm_program: str = Field("vllm", description="the vllm program: a name on PATH, or a path")
     sglang_python: str = Field("python3", description="Python that has sglang")
 
-    mirror: str | None = Field(
+    mirror: Annotated[str, AfterValidator(_mirrors)] | None = Field(
         None, description="base URL[,URL] of mirrors; default those the controller names"
     )
     fetch_parallel: int = Field(4, ge=1, le=64, description="files fetched at a time")
@@ -134,7 +150,7 @@ class AgentSettings(ServiceSettings):
         5.0, gt=0, description="seconds between two looks at devices, disk and weights"
     )
 
-    log_level: str = Field("info", description="debug, info, warning or error")
+    log_level: Literal["debug", "info", "warning", "error"] = Field("info", description="least that is said")
     log_style: Literal["text", "json"] = Field("text", description="how a line of the log looks")
 
     @field_validator("engine_ports")
@@ -175,7 +191,7 @@ class AgentSettings(ServiceSettings):
     @property
     def mirrors(self) -> tuple[str, ...]:
         """Override of the mirrors a shard names; empty: none."""
-        return tuple(one.strip() for one in (self.mirror or "").split(",") if one.strip())
+        return tuple(self.mirror.split(",")) if self.mirror is not None else ()
 
     @property
     def admin_address(self) -> HostPort:
