@@ -61,8 +61,7 @@ class MirrorSettings(ServiceSettings):
     )
     upstream_proxy: SecretStr | None = Field(
         None,
-        description="HTTP proxy towards upstreams and nowhere else, perhaps with a login; proxy variables are "
-        "not read",
+        description="HTTP proxy towards upstreams only, perhaps with a login; proxy variables are not read",
     )
     upstream_tokens: Mapping[str, SecretStr] = Field(
         {}, description="bearer token by origin (https://HOST[:PORT]); sent to that origin alone"
