@@ -219,6 +219,8 @@ class SimRouter:
     heard: list[tuple[int, int, str]] = field(default_factory=list)
     #: Every set of endpoint ids that ever was the table.
     tables: list[frozenset[str]] = field(default_factory=list)
+    #: Endpoints that were ever marked as draining.
+    drains: set[str] = field(default_factory=set)
     leader: HostPort | None = None
     last_error: LlmgwError | None = None
     _task: asyncio.Task[None] | None = None
@@ -298,6 +300,7 @@ class SimRouter:
             self.fleet = delta.fleet
         self.term, self.version = message.term, message.version
         self.tables.append(frozenset(self.endpoints))
+        self.drains.update(row.endpoint_id for row in self.endpoints.values() if row.draining)
 
     def _word(self) -> routing_pb2.AcknowledgeRequest:
         drained = [row.endpoint_id for row in self.endpoints.values() if row.draining and self.acknowledges]
