@@ -82,6 +82,10 @@ class Upstream:
             raw = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1").split("\r\n")
             headers = dict(_header(line) for line in raw[1:] if line)
             request = Request(unquote(raw[0].split(" ")[1]), headers)
+            if request.headers.get("user-agent") != "llmgw-mirror":
+                # Another program of this machine, still asking for who had this port before.
+                await Exchange(self, request, writer).head(404, Content_Length=0)
+                return
             self.requests.append(request)
             act = self.acts_on.pop(request.path, None)
             if act is None:
