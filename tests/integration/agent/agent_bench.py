@@ -24,7 +24,7 @@ from llmgw_kit.testing.ports import free_ports
 from llmgw_kit.testing.processes import Cage, Child
 
 #: Longest wait for anything in these tests; what it waits for takes a fraction.
-PATIENCE_S = 30.0
+PATIENCE_S = 60.0
 LOOPBACK = "127.0.0.1"
 
 
