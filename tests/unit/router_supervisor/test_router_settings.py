@@ -5,9 +5,11 @@ from pathlib import Path
 
 import pytest
 import yaml
+from click.testing import CliRunner
 
 from llmgw_kit.errors import StartupError
 from llmgw_kit.settings import effective, load
+from llmgw_router.main import cli
 from llmgw_router.settings import RouterSettings, check, with_flag_endpoints
 
 
@@ -147,3 +149,10 @@ def test_two_routers_of_one_machine_have_different_names_and_folders(tmp_path: P
     settings = made(tmp_path, controller="a:1")
     assert settings.named(8080) != settings.named(8081)
     assert settings.state_folder(8080) != settings.state_folder(8081)
+
+
+def test_print_config_shows_what_is_there_before_it_says_what_is_missing() -> None:
+    ended = CliRunner().invoke(cli, ["serve", "--print-config"])
+    assert ended.exit_code == 1
+    assert "listen: 127.0.0.1:8080" in ended.stdout
+    assert "nothing to serve" in ended.stderr

@@ -66,12 +66,14 @@ def serve(config: Path | None, endpoints: tuple[str, ...], print_config: bool, *
     """Serve until SIGINT or SIGTERM; a second one exits at once."""
     try:
         settings = with_flag_endpoints(load(RouterSettings, config=config, flags=flags), endpoints)
+        if print_config:
+            # Shown before it is judged: whoever asks may be looking for what is missing.
+            shown = settings.model_copy(update={"listen": str(settings.client_address)})
+            click.echo(effective(shown), nl=False)
         check(settings)
     except LlmgwError as e:
         _fail(e)
     if print_config:
-        shown = settings.model_copy(update={"listen": str(settings.client_address)})
-        click.echo(effective(shown), nl=False)
         return
     logs.configure(level=settings.log_level, style=settings.log_style)
     from llmgw_router.serving import serve as serve_router
