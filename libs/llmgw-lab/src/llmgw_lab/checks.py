@@ -26,6 +26,9 @@ from llmgw_lab.layout import (
 #: The real model's 93 MB three times (mirror, two nodes), Postgres 60 MB, and as much again to breathe.
 NEEDED_BYTES = 700 * 1000 * 1000
 MB = 1_000_000
+#: What a lab makes in its folder; `make lab-clean` knows the same four.
+CLEARED = ("config", "data", "log")
+LOCK = "lock"
 
 
 def require_free_ports(ports: Mapping[str, int]) -> None:
@@ -97,15 +100,30 @@ def require_disk(folder: Path) -> None:
         )
 
 
+def require_lab_folder(folder: Path) -> None:
+    """Raises StartupError when `folder` holds what no lab put there: a lab clears its folder, and
+    somebody else's `data` would be lost with it."""
+    found = {entry.name for entry in folder.iterdir()}
+    foreign = sorted(found - {*CLEARED, LOCK}) or (sorted(found) if found and LOCK not in found else [])
+    if foreign:
+        more = f" and {len(foreign) - 3} more" if len(foreign) > 3 else ""
+        raise StartupError(
+            f"{folder} is not the folder of a lab: it holds {', '.join(foreign[:3])}{more}",
+            next_steps=[
+                "a lab clears its folder at each start; give it an empty or a new one: LAB_DIR=.lab2"
+            ],
+        )
+
+
 def clear_folder(folder: Path) -> None:
     """Remove what an earlier run left: each starts from nothing, so its first request finds a cold model."""
-    for name in ("config", "data", "log"):
+    for name in CLEARED:
         shutil.rmtree(folder / name, ignore_errors=True)
 
 
 def lock_folder(folder: Path) -> IO[str]:
     """Hold the folder for this lab until the returned file is closed or we die. Raises StartupError."""
-    lock = (folder / "lock").open("a+")
+    lock = (folder / LOCK).open("a+")
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:

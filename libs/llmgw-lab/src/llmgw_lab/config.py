@@ -13,6 +13,9 @@ from llmgw_lab.layout import HOST, Layout, Node
 #: A laptop's disk is smaller than a node's; checks.py has made sure of room before the start.
 DISK_RESERVE_BYTES = 128 << 20
 
+#: The lab is for looking at: what a view says of requests is at most so old. A fleet has 5 s.
+ACTIVITY_TICK_S = 1.0
+
 
 @dataclass(frozen=True)
 class Configuration:
@@ -36,6 +39,7 @@ def controller(
         "mirror": layout.address("mirror"),
         "mirror_url": f"http://{layout.address('mirror-http')}",
         "models": list(models),
+        "activity_tick_s": ACTIVITY_TICK_S,
     }
     environment = {
         "LLMGW_CONTROLLER_NAME": part,
@@ -92,5 +96,6 @@ def router(layout: Layout, *, redis_url: str) -> Configuration:
         "router_id": "router-1",
         "state_dir": str(layout.data("router")),
         "workers": 1,
+        "activity_tick_s": ACTIVITY_TICK_S,
     }
     return Configuration("router", settings)

@@ -53,6 +53,12 @@ class Operator:
         answer = await self._ask(lambda stub: stub.ListReplicas(request))
         return None if answer is None else answer.replicas
 
+    async def at_rest(self, model: str) -> bool:
+        """Whether a controller says that nobody waits for the model and nothing of it runs."""
+        answer = await self._ask(lambda stub: stub.ListModels(operator_pb2.ListModelsRequest()))
+        rows = [] if answer is None else [row for row in answer.models if row.model == model]
+        return any(row.HasField("in_flight") and row.in_flight == row.held == 0 for row in rows)
+
     async def heard_nodes(self) -> set[str]:
         """Ids of the nodes whose agents the leader hears; empty while nobody answers."""
         answer = await self._ask(lambda stub: stub.ListNodes(operator_pb2.ListNodesRequest()))

@@ -109,6 +109,7 @@ class Session:
             f"\n{answer.tokens} tokens; the first after {answer.first_token_s:.1f} s, cold start included, "
             f"the last after {answer.whole_s:.1f} s\n"
         )
+        await self.suite.until_at_rest(self.model)
         self.console.print("$ llmgwctl status")
         code, text = await self.suite.ctl("status")
         self.console.print(text, markup=False, soft_wrap=True, end="")

@@ -27,6 +27,8 @@ from llmgw_lab.operator import Operator
 READY_TIMEOUT_S = 120.0
 #: Between two looks at a service that is starting.
 POLL_S = 0.1
+#: Three ticks of the router, and the controller's next look.
+AT_REST_S = 5.0
 STOP_GRACE_S = 15.0
 ENGINE_GRACE_S = 3.0
 
@@ -135,6 +137,16 @@ class Suite:
             f"{part} is not ready after {timeout_s:g} s ({url}: {why})\n"
             f"its last lines, from {child.log}:\n{indented(child.tail())}"
         )
+
+    async def until_at_rest(self, model: str) -> None:
+        """Wait until the views have heard that the last request of the model is over; a few ticks at most."""
+        async with Operator(self.layout.controllers.split(",")) as operator:
+            try:
+                async with asyncio.timeout(AT_REST_S):
+                    while not await operator.at_rest(model):
+                        await asyncio.sleep(POLL_S)
+            except TimeoutError:
+                return  # somebody else asks it: the views will say so
 
     async def until_heard(self, *nodes: str, timeout_s: float = READY_TIMEOUT_S) -> None:
         """Wait until the leader hears these agents: an agent is ready before it has found the leader, and a
