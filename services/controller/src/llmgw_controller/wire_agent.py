@@ -230,7 +230,7 @@ def shard_spec(
         model=row.model,
         profile=row.profile,
         device_ids=list(shard.device_ids),
-        ports=dict(shard.ports),
+        ports={**dict(shard.ports), **_meeting_place(row)},
         rank=shard.rank,
         world_size=len(row.shards),
         ready_timeout_s=WITHOUT_PROFILE.ready_timeout_s,
@@ -253,6 +253,13 @@ def shard_spec(
     if spec_hash(model, profile) == row.spec_hash:
         _fill(spec, model, profile, mirror_urls)
     return spec
+
+
+def _meeting_place(row: ReplicaRow) -> dict[str, int]:
+    """Ranks meet at their head's port, whatever each was leased of that name on its own node."""
+    head = next((shard for shard in row.shards if shard.rank == 0), None)
+    port = head.port("rendezvous") if head is not None else None
+    return {} if port is None else {"rendezvous": port}
 
 
 def _fill(spec: pb.ShardSpec, model: Model, profile: Profile, mirror_urls: Sequence[str]) -> None:
