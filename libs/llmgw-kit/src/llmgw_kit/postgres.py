@@ -35,6 +35,9 @@ SUSPECT = (
     asyncpg.CannotConnectNowError,
     asyncpg.PostgresConnectionError,
     asyncpg.InterfaceError,
+    # What asyncpg raises when the server was killed between two statements and its last words were half
+    # read: "cannot switch to state 11; another operation (2) is in progress".
+    asyncpg.InternalClientError,
     ConnectionError,
     OSError,
 )
