@@ -30,6 +30,7 @@ lab: $(STAMP) ## The whole suite on this machine answers from a cold model; ONCE
 
 lab-clean: ## Remove what the lab wrote
 	@d=$(or $(LAB_DIR),.lab); [ ! -e $$d ] || [ -e $$d/lock ] || { echo "lab-clean: $$d is not the folder of a lab"; exit 1; }; \
+	! ls -A $$d 2>/dev/null | grep -qvxE 'config|data|log|lock' || { echo "lab-clean: $$d holds what no lab wrote"; exit 1; }; \
 	[ ! -e $$d ] || flock -n $$d/lock true || { echo "lab-clean: a lab runs in $$d; end it with Ctrl-C first"; exit 1; }; \
 	rm -rf $$d
 

@@ -14,6 +14,8 @@ from llmgw_lab import checks, leftovers
 from llmgw_lab.layout import DEFAULT_PORTS, port_variable
 from llmgw_lab.suite import command
 
+ROOT = Path(__file__).parents[3]
+
 
 def moved_ports() -> dict[str, str]:
     """Every listener of a lab on a port from the system, as environment."""
@@ -61,6 +63,36 @@ def test_a_bad_port_is_refused(tmp_path: Path) -> None:
     ended = run_lab(tmp_path, LAB_MIRROR_PORT="x")
     assert ended.returncode == 1
     assert "LAB_MIRROR_PORT=x: expected a port" in ended.stderr
+
+
+@pytest.mark.parametrize("names", [("data",), ("lock", "data", "passwd")], ids=["no-lock", "a-strange-file"])
+def test_a_folder_that_is_no_labs_is_refused_and_left_as_it_is(
+    names: tuple[str, ...], tmp_path: Path
+) -> None:
+    for name in names:
+        (tmp_path / name).write_text("mine")
+    ended = run_lab(tmp_path, **moved_ports())
+    assert ended.returncode == 1
+    assert f"{tmp_path} is not the folder of a lab: it holds {names[-1]}" in ended.stderr
+    assert sorted(path.name for path in tmp_path.iterdir()) == sorted(names)
+
+
+@pytest.mark.parametrize(
+    "names", [("data",), ("lock", "data", "passwd")], ids=["without-a-lock", "with-a-strange-file"]
+)
+def test_lab_clean_leaves_a_folder_that_is_no_labs(names: tuple[str, ...], tmp_path: Path) -> None:
+    for name in names:
+        (tmp_path / name).write_text("mine")
+    cleaned = subprocess.run(
+        ["make", "-C", str(ROOT), "--silent", "lab-clean", f"LAB_DIR={tmp_path}"],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert cleaned.returncode != 0
+    assert f"lab-clean: {tmp_path} " in cleaned.stdout
+    assert sorted(path.name for path in tmp_path.iterdir()) == sorted(names)
 
 
 def test_a_disk_without_room_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -49,7 +49,7 @@ def cli(once: bool, folder: Path, model: str, free_ports: bool) -> None:  # noqa
     folder = folder.resolve()
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        #X
+        checks.require_lab_folder(folder)
         with checks.lock_folder(folder), Cage() as cage:
             ended = leftovers.end_leftovers(folder)
             if ended:
