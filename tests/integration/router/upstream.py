@@ -67,6 +67,9 @@ class Connection:
         self._writer.close()
 
     def reset(self) -> None:
+        if self._writer.is_closing():
+            # The router was quicker.
+            return
         sock: socket.socket = self._writer.get_extra_info("socket")
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
         self._writer.transport.abort()
