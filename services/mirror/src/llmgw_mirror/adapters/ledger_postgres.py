@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import asyncpg
 
 from llmgw_kit.errors import Unavailable
-from llmgw_kit.postgres import Postgres
+from llmgw_kit.postgres import SUSPECT, Postgres
 from llmgw_mirror.core.origins import shown
 from llmgw_mirror.core.versions import Moving, VersionView, WeightsState
 from llmgw_mirror.ports import Lease, LeaseView, RecordedFile, RecordedVersion
@@ -148,7 +148,7 @@ class PostgresLedger:
         try:
             async with self._postgres.connection() as connection:
                 yield connection
-        except (asyncpg.PostgresError, asyncpg.InterfaceError, OSError, TimeoutError) as e:
+        except (*SUSPECT, asyncpg.PostgresError, TimeoutError) as e:
             raise Unavailable(
                 f"Postgres does not answer: {str(e) or type(e).__name__}",
                 code="postgres_unavailable",
