@@ -46,7 +46,7 @@ def test_a_taken_port_names_the_port_its_holder_and_what_moves_it(tmp_path: Path
     finally:
         holder.communicate(b"\n", timeout=10)
     assert ended.returncode == 1
-    assert f"port {port} (router) is held by pid {holder.pid} (" in ended.stderr
+    assert f"port {port} (router) is held by pid {holder.pid}: " in ended.stderr
     assert "LAB_ROUTER_PORT=" in ended.stderr
     assert "Traceback" not in ended.stderr
     assert not leftovers.marked_processes(tmp_path / "lab")

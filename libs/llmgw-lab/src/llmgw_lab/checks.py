@@ -46,11 +46,13 @@ def require_free_ports(ports: Mapping[str, int]) -> None:
                     raise
                 taken.append((name, port, _why(problem, port)))
     if taken:
+        told = [f"port {port} ({name}) {why}" for name, port, why in taken]
         first = taken[0]
         raise StartupError(
-            "; ".join(f"port {port} ({name}) {why}" for name, port, why in taken),
+            told[0] if len(told) == 1 else f"{len(told)} ports that the lab needs are taken",
             next_steps=[
-                f"stop that process, or move the lab: make lab {port_variable(first[0])}={first[1] + 10000}",
+                *(told if len(told) > 1 else ()),
+                f"stop what holds it, or move the lab: make lab {port_variable(first[0])}={first[1] + 10000}",
                 "or let the system choose all ports: make lab LAB_FREE_PORTS=1",
             ],
         )
@@ -64,7 +66,7 @@ def _why(problem: OSError, port: int) -> str:
 
 
 def holder_of(port: int) -> str | None:
-    """Who listens on a TCP port of this machine, as `pid 123 (name args)`; None when not visible.
+    """Who listens on a TCP port of this machine, as `pid 123: name args`; None when not visible.
 
     From /proc/net/tcp and /proc/*/fd (proc(5)), since lsof and ss are not everywhere.
     """
@@ -83,8 +85,10 @@ def holder_of(port: int) -> str | None:
             continue
         try:
             if any(os.readlink(fd) in inodes for fd in (process / "fd").iterdir()):
-                words = (process / "cmdline").read_bytes().decode(errors="replace").split("\0")
-                return f"pid {process.name} ({' '.join(words).strip()[:80]})"
+                words = (process / "cmdline").read_bytes().decode(errors="replace").rstrip("\0").split("\0")
+                if len(words) > 1 and Path(words[0]).name.startswith("python") and "/" in words[1]:
+                    words = [Path(words[1]).name, *words[2:]]  # a script says more than its interpreter
+                return f"pid {process.name}: {' '.join(words)[:60]}"
         except OSError:
             continue  # it ended, or is not ours to look into
     return None
