@@ -6,7 +6,7 @@ import asyncpg
 import pytest
 
 from llmgw_kit.errors import StartupError
-from llmgw_schema.migrate import Migration, migrate, shipped
+from llmgw_schema.migrate import Migration, migrate, migrate_at, shipped
 
 
 @pytest.fixture
@@ -75,3 +75,16 @@ async def test_the_keys_forbid_double_booking(connect):
         await connection.execute("INSERT INTO port_leases VALUES ('n', 20000, 'm/1.1.1', NULL, 1)")
     with pytest.raises(asyncpg.ForeignKeyViolationError):
         await connection.execute("DELETE FROM replicas WHERE replica_id = 'm/1'")
+
+
+async def test_a_login_without_the_right_to_create_is_told(postgres_dsn, postgres_server, fake_clock):
+    database = postgres_dsn.rpartition("/")[2]
+    postgres_server.execute("CREATE ROLE reader LOGIN PASSWORD 'reader'")
+    try:
+        dsn = f"postgresql://reader:reader@{postgres_dsn.rpartition('@')[2]}"
+        with pytest.raises(StartupError, match="cannot be brought up to date: permission denied") as refused:
+            await migrate_at(dsn, application="test", clock=fake_clock)
+        assert database in refused.value.text
+        assert "right to create tables" in refused.value.next_steps[0]
+    finally:
+        postgres_server.execute("DROP ROLE reader")

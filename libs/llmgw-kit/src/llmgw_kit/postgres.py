@@ -2,9 +2,9 @@
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, TypeVar
 
 import asyncpg
 from asyncpg.connect_utils import SessionAttribute
@@ -22,6 +22,8 @@ COMMAND_TIMEOUT_S = 5.0
 CONNECT_TIMEOUT_S = 3.0
 #: Cuts the row locks of a frozen process; part of the failover budget.
 IDLE_IN_TRANSACTION_S = 2.0
+
+T = TypeVar("T")
 
 Pooler = Literal["none", "session", "transaction"]
 
@@ -119,12 +121,32 @@ async def connect_patiently(
 
     Raises StartupError after `give_up_after_s`, or at once when waiting cannot help (wrong password,
     no such database, malformed DSN)."""
+    return await _patiently(
+        lambda: connect_pool(dsn, application=application, max_size=max_size, pooler=pooler),
+        dsn,
+        clock=clock,
+        give_up_after_s=give_up_after_s,
+    )
+
+
+async def connect_one_patiently(
+    dsn: str, *, application: str, clock: Clock, give_up_after_s: float = 60.0
+) -> asyncpg.Connection:
+    """`connect_one` at start-up, with the patience and the words of `connect_patiently`."""
+    return await _patiently(
+        lambda: connect_one(dsn, application=application), dsn, clock=clock, give_up_after_s=give_up_after_s
+    )
+
+
+async def _patiently(
+    connect: Callable[[], Awaitable[T]], dsn: str, *, clock: Clock, give_up_after_s: float
+) -> T:
     where = safe_dsn(dsn)
     began = clock.monotonic_s()
     wait_s = 0.5
     while True:
         try:
-            return await connect_pool(dsn, application=application, max_size=max_size, pooler=pooler)
+            return await connect()
         except (asyncpg.InvalidPasswordError, asyncpg.InvalidAuthorizationSpecificationError) as e:
             raise StartupError(
                 f"Postgres at {where} refuses the login: {e}", next_steps=["check the dsn setting"]

@@ -13,14 +13,18 @@ from importlib import resources
 
 import asyncpg
 
+from llmgw_kit.clock import Clock
 from llmgw_kit.errors import StartupError
+from llmgw_kit.postgres import COMMAND_TIMEOUT_S, connect_one_patiently, safe_dsn
 
 log = logging.getLogger(__name__)
 
 #: Arbitrary, but the same for all who migrate this schema.
 LOCK_KEY = 0x6C6C6D67775F7363
-#: Waiting for another runner; a long migration is its own affair.
+#: Waiting for another runner.
 LOCK_WAIT_S = 120.0
+#: One migration's statements; a large table takes long, a hung one should not take for ever.
+STATEMENT_S = 3600.0
 
 
 @dataclass(frozen=True)
@@ -43,6 +47,27 @@ def shipped() -> list[Migration]:
     found.sort(key=lambda migration: migration.number)
     assert [m.number for m in found] == list(range(1, len(found) + 1)), "migrations are numbered without gaps"
     return found
+
+
+async def migrate_at(dsn: str, *, application: str, clock: Clock, give_up_after_s: float = 60.0) -> list[int]:
+    """`migrate` on a connection of its own; a database that is not up yet is waited for.
+
+    Raises StartupError, also for what the database refuses: no right to create, a lock held too long."""
+    connection = await connect_one_patiently(
+        dsn, application=f"{application}-migrate", clock=clock, give_up_after_s=give_up_after_s
+    )
+    try:
+        return await migrate(connection)
+    except (asyncpg.PostgresError, asyncpg.InterfaceError, OSError, TimeoutError) as e:
+        raise StartupError(
+            f"the schema of Postgres at {safe_dsn(dsn)} cannot be brought up to date: {e or type(e).__name__}",
+            next_steps=[
+                "the login needs the right to create tables in its schema",
+                "if another migration is running, start again when it has ended",
+            ],
+        ) from e
+    finally:
+        await connection.close(timeout=COMMAND_TIMEOUT_S)
 
 
 async def migrate(
@@ -68,7 +93,7 @@ async def migrate(
             if migration.number in done:
                 continue
             async with connection.transaction():
-                await connection.execute(migration.sql, timeout=LOCK_WAIT_S)
+                await connection.execute(migration.sql, timeout=STATEMENT_S)
                 await connection.execute(
                     "INSERT INTO schema_migrations (number, name, digest) VALUES ($1, $2, $3)",
                     migration.number,
@@ -78,8 +103,10 @@ async def migrate(
             log.info("applied migration %04d %s", migration.number, migration.name)
             applied_here.append(migration.number)
     finally:
-        await connection.execute("SELECT pg_advisory_unlock($1)", LOCK_KEY)
-        await connection.execute("RESET lock_timeout")
+        # On a dead connection the lock is gone already, and what killed it is the story to tell.
+        if not connection.is_closed():
+            await connection.execute("SELECT pg_advisory_unlock($1)", LOCK_KEY)
+            await connection.execute("RESET lock_timeout")
     return applied_here
 
 

@@ -99,26 +99,17 @@ def migrate(config: Path | None) -> None:
 
 async def _migrate(dsn: str, give_up_s: float) -> int:
     from llmgw_kit.clock import SystemClock
-    from llmgw_kit.postgres import connect_one, connect_patiently
-    from llmgw_schema.migrate import migrate as run_migrations
+    from llmgw_schema.migrate import migrate_at
 
     # Waits as `serve` does: a deployment's job may start before its database.
-    pool = await connect_patiently(
-        dsn, application="llmgw-migrate", max_size=2, clock=SystemClock(), give_up_after_s=give_up_s
-    )
-    await pool.close()
-    connection = await connect_one(dsn, application="llmgw-migrate")
-    try:
-        applied = await run_migrations(connection)
-    finally:
-        await connection.close()
+    applied = await migrate_at(dsn, application="llmgw", clock=SystemClock(), give_up_after_s=give_up_s)
     click.echo(f"applied {', '.join(f'{number:04d}' for number in applied)}" if applied else "nothing to do")
     return 0
 
 
 def _fail(e: LlmgwError) -> NoReturn:
     lifecycle.print_error(e)
-    sys.exit(1)
+    sys.exit(e.exit_status if isinstance(e, StartupError) else 1)
 
 
 if __name__ == "__main__":

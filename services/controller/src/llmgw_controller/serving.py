@@ -32,8 +32,8 @@ from llmgw_kit import listeners, rpc, telemetry
 from llmgw_kit.addresses import HostPort
 from llmgw_kit.clock import Clock, SystemClock
 from llmgw_kit.lifecycle import StopSignal, cancel_all, until_stopped
-from llmgw_kit.postgres import connect_one, connect_patiently, safe_dsn
-from llmgw_schema.migrate import migrate
+from llmgw_kit.postgres import connect_patiently, safe_dsn
+from llmgw_schema.migrate import migrate_at
 
 log = logging.getLogger(__name__)
 
@@ -156,11 +156,12 @@ class Controller:
         store = PostgresStore(postgres)
         self._opened.push_async_callback(store.close)
         direct = settings.lease_dsn.get_secret_value() if settings.lease_dsn is not None else dsn
-        connection = await connect_one(direct, application="llmgw-controller-migrate")
-        try:
-            await migrate(connection)
-        finally:
-            await connection.close()
+        await migrate_at(
+            direct,
+            application="llmgw-controller",
+            clock=self._clock,
+            give_up_after_s=settings.dsn_give_up_s,
+        )
         log.info("Postgres at %s", safe_dsn(dsn))
         postgres_lease = PostgresLease(direct)
         self._opened.push_async_callback(postgres_lease.close)

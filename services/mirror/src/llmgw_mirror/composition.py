@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from llmgw_kit.clock import Clock
 from llmgw_kit.errors import StartupError
-from llmgw_kit.postgres import Postgres, connect_one, connect_patiently, safe_dsn
+from llmgw_kit.postgres import Postgres, connect_patiently, safe_dsn
 from llmgw_mirror.adapters.disk import DiskThreads
 from llmgw_mirror.adapters.ledger_memory import MemoryLedger
 from llmgw_mirror.adapters.ledger_postgres import PostgresLedger
@@ -29,7 +29,7 @@ from llmgw_mirror.service import Mirror
 from llmgw_mirror.settings import MirrorSettings
 from llmgw_mirror.transfer import Tally, Transfer
 from llmgw_mirror.upkeep import Upkeep
-from llmgw_schema.migrate import migrate
+from llmgw_schema.migrate import migrate_at
 
 log = logging.getLogger(__name__)
 
@@ -104,11 +104,7 @@ async def open_postgres(settings: MirrorSettings, clock: Clock) -> Postgres:
         dsn, application="llmgw-mirror", max_size=POOL_SIZE, clock=clock, pooler=settings.pooler,
         give_up_after_s=settings.dsn_patience_s,
     )  # fmt: skip
-    connection = await connect_one(dsn, application="llmgw-mirror migrate")
-    try:
-        await migrate(connection)
-    finally:
-        await connection.close()
+    await migrate_at(dsn, application="llmgw-mirror", clock=clock, give_up_after_s=settings.dsn_patience_s)
     log.info("state is recorded in Postgres at %s", safe_dsn(dsn))
     return postgres
 
