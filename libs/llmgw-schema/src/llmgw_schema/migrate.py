@@ -59,8 +59,9 @@ async def migrate_at(dsn: str, *, application: str, clock: Clock, give_up_after_
     try:
         return await migrate(connection)
     except (asyncpg.PostgresError, asyncpg.InterfaceError, OSError, TimeoutError) as e:
+        why = str(e) or type(e).__name__
         raise StartupError(
-            f"the schema of Postgres at {safe_dsn(dsn)} cannot be brought up to date: {e or type(e).__name__}",
+            f"the schema of Postgres at {safe_dsn(dsn)} cannot be brought up to date: {why}",
             next_steps=[
                 "the login needs the right to create tables in its schema",
                 "if another migration is running, start again when it has ended",
