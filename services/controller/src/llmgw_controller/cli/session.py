@@ -52,7 +52,42 @@ class Session:
 
 
 class Commands(click.Group):
-    """A group that names the nearest command to a mistyped one."""
+    """A group that names the nearest command to a mistyped one, and whose own options may stand
+    anywhere: people add `--output json` at the end of the line that they typed before."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        if not args:
+            raise click.UsageError(
+                f"no command given; expected one of {', '.join(self.list_commands(ctx))}\n"
+                f"  try: {ctx.command_path} --help",
+                ctx,
+            )
+        return super().parse_args(ctx, self._own_first(args))
+
+    def _own_first(self, args: list[str]) -> list[str]:
+        """The group's options before all else, each in its order; what follows `--` stays as it is."""
+        flags = {
+            name: param.is_flag
+            for param in self.params
+            if isinstance(param, click.Option)
+            for name in param.opts
+        }
+        own: list[str] = []
+        rest: list[str] = []
+        waiting = iter(args)
+        for arg in waiting:
+            if arg == "--":
+                rest += [arg, *waiting]
+            elif arg.partition("=")[0] not in flags:
+                rest.append(arg)
+            else:
+                own.append(arg)
+                if not flags[arg.partition("=")[0]] and "=" not in arg:
+                    value = next(waiting, None)
+                    if value is None:
+                        raise click.BadOptionUsage(arg, f"Option {arg!r} requires an argument.")
+                    own.append(value)
+        return own + rest
 
     def resolve_command(self, ctx: click.Context, args: list[str]) -> Any:
         try:
