@@ -32,6 +32,9 @@ def test_help_is_fine(monkeypatch, capsys):
         (["events", "--since", "3x"], "'3x' is not a span of time"),
         (["model", "apply", "/does/not/exist"], "/does/not/exist cannot be read: No such file or directory"),
         (["why"], "Missing argument 'MODEL'"),
+        (["replica", "drian", "m/1"], "no such command 'drian' (did you mean 'drain'?)"),
+        (["replica", "stop"], "Missing argument 'NAME...'"),
+        (["node", "cordon"], "Missing argument 'NAME'"),
     ],
 )
 def test_bad_input_is_64_and_says_what_was_expected(monkeypatch, capsys, args, said):

@@ -257,7 +257,7 @@ def test_why_it_fits_after_an_eviction():
     answer = asked(snap, BIG)
     (told,) = answer.profiles
     assert answer.fit is Fit.AFTER_EVICTION
-    assert told.fix == "llmgwctl replica drain m/1 --for big"
+    assert told.fix == "llmgwctl replica drain m/1"
     assert [line.text for line in told.near] == ["1 of 2 free; m/1 holds 1, idle 3 h 10 m"]
     assert [(part.reason.value, len(part.node_ids)) for part in told.explanation.filters] == [
         ("wrong_class", 1),

@@ -84,6 +84,26 @@ class OperatorServiceStub:
                 request_serializer=llmgw_dot_v1_dot_operator__pb2.ActivateModelRequest.SerializeToString,
                 response_deserializer=llmgw_dot_v1_dot_operator__pb2.ActivateModelResponse.FromString,
                 _registered_method=True)
+        self.DrainReplica = channel.unary_unary(
+                '/llmgw.v1.OperatorService/DrainReplica',
+                request_serializer=llmgw_dot_v1_dot_operator__pb2.DrainReplicaRequest.SerializeToString,
+                response_deserializer=llmgw_dot_v1_dot_operator__pb2.DrainReplicaResponse.FromString,
+                _registered_method=True)
+        self.StopReplica = channel.unary_unary(
+                '/llmgw.v1.OperatorService/StopReplica',
+                request_serializer=llmgw_dot_v1_dot_operator__pb2.StopReplicaRequest.SerializeToString,
+                response_deserializer=llmgw_dot_v1_dot_operator__pb2.StopReplicaResponse.FromString,
+                _registered_method=True)
+        self.CordonNode = channel.unary_unary(
+                '/llmgw.v1.OperatorService/CordonNode',
+                request_serializer=llmgw_dot_v1_dot_operator__pb2.CordonNodeRequest.SerializeToString,
+                response_deserializer=llmgw_dot_v1_dot_operator__pb2.CordonNodeResponse.FromString,
+                _registered_method=True)
+        self.UncordonNode = channel.unary_unary(
+                '/llmgw.v1.OperatorService/UncordonNode',
+                request_serializer=llmgw_dot_v1_dot_operator__pb2.UncordonNodeRequest.SerializeToString,
+                response_deserializer=llmgw_dot_v1_dot_operator__pb2.UncordonNodeResponse.FromString,
+                _registered_method=True)
         self.GetLeader = channel.unary_unary(
                 '/llmgw.v1.OperatorService/GetLeader',
                 request_serializer=llmgw_dot_v1_dot_operator__pb2.GetLeaderRequest.SerializeToString,
@@ -155,6 +175,33 @@ class OperatorServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def DrainReplica(self, request, context):
+        """One replica takes nothing new, finishes what it has, and stops. One way: it is replaced, not revived.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def StopReplica(self, request, context):
+        """One replica ends now; what it has in flight may be cut short.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def CordonNode(self, request, context):
+        """Nothing new is placed on the node; what runs there stays.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def UncordonNode(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def GetLeader(self, request, context):
         """Who leads; answered by every controller, leader or not.
         """
@@ -214,6 +261,26 @@ def add_OperatorServiceServicer_to_server(servicer, server):
                     servicer.ActivateModel,
                     request_deserializer=llmgw_dot_v1_dot_operator__pb2.ActivateModelRequest.FromString,
                     response_serializer=llmgw_dot_v1_dot_operator__pb2.ActivateModelResponse.SerializeToString,
+            ),
+            'DrainReplica': grpc.unary_unary_rpc_method_handler(
+                    servicer.DrainReplica,
+                    request_deserializer=llmgw_dot_v1_dot_operator__pb2.DrainReplicaRequest.FromString,
+                    response_serializer=llmgw_dot_v1_dot_operator__pb2.DrainReplicaResponse.SerializeToString,
+            ),
+            'StopReplica': grpc.unary_unary_rpc_method_handler(
+                    servicer.StopReplica,
+                    request_deserializer=llmgw_dot_v1_dot_operator__pb2.StopReplicaRequest.FromString,
+                    response_serializer=llmgw_dot_v1_dot_operator__pb2.StopReplicaResponse.SerializeToString,
+            ),
+            'CordonNode': grpc.unary_unary_rpc_method_handler(
+                    servicer.CordonNode,
+                    request_deserializer=llmgw_dot_v1_dot_operator__pb2.CordonNodeRequest.FromString,
+                    response_serializer=llmgw_dot_v1_dot_operator__pb2.CordonNodeResponse.SerializeToString,
+            ),
+            'UncordonNode': grpc.unary_unary_rpc_method_handler(
+                    servicer.UncordonNode,
+                    request_deserializer=llmgw_dot_v1_dot_operator__pb2.UncordonNodeRequest.FromString,
+                    response_serializer=llmgw_dot_v1_dot_operator__pb2.UncordonNodeResponse.SerializeToString,
             ),
             'GetLeader': grpc.unary_unary_rpc_method_handler(
                     servicer.GetLeader,
@@ -491,6 +558,114 @@ class OperatorService:
             '/llmgw.v1.OperatorService/ActivateModel',
             llmgw_dot_v1_dot_operator__pb2.ActivateModelRequest.SerializeToString,
             llmgw_dot_v1_dot_operator__pb2.ActivateModelResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def DrainReplica(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/llmgw.v1.OperatorService/DrainReplica',
+            llmgw_dot_v1_dot_operator__pb2.DrainReplicaRequest.SerializeToString,
+            llmgw_dot_v1_dot_operator__pb2.DrainReplicaResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def StopReplica(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/llmgw.v1.OperatorService/StopReplica',
+            llmgw_dot_v1_dot_operator__pb2.StopReplicaRequest.SerializeToString,
+            llmgw_dot_v1_dot_operator__pb2.StopReplicaResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def CordonNode(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/llmgw.v1.OperatorService/CordonNode',
+            llmgw_dot_v1_dot_operator__pb2.CordonNodeRequest.SerializeToString,
+            llmgw_dot_v1_dot_operator__pb2.CordonNodeResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def UncordonNode(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/llmgw.v1.OperatorService/UncordonNode',
+            llmgw_dot_v1_dot_operator__pb2.UncordonNodeRequest.SerializeToString,
+            llmgw_dot_v1_dot_operator__pb2.UncordonNodeResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -44,6 +44,13 @@ class OperatorServiceStub:
     ApplyModel: _grpc.UnaryUnaryMultiCallable[_operator_pb2.ApplyModelRequest, _operator_pb2.ApplyModelResponse]
     RemoveModel: _grpc.UnaryUnaryMultiCallable[_operator_pb2.RemoveModelRequest, _operator_pb2.RemoveModelResponse]
     ActivateModel: _grpc.UnaryUnaryMultiCallable[_operator_pb2.ActivateModelRequest, _operator_pb2.ActivateModelResponse]
+    DrainReplica: _grpc.UnaryUnaryMultiCallable[_operator_pb2.DrainReplicaRequest, _operator_pb2.DrainReplicaResponse]
+    """One replica takes nothing new, finishes what it has, and stops. One way: it is replaced, not revived."""
+    StopReplica: _grpc.UnaryUnaryMultiCallable[_operator_pb2.StopReplicaRequest, _operator_pb2.StopReplicaResponse]
+    """One replica ends now; what it has in flight may be cut short."""
+    CordonNode: _grpc.UnaryUnaryMultiCallable[_operator_pb2.CordonNodeRequest, _operator_pb2.CordonNodeResponse]
+    """Nothing new is placed on the node; what runs there stays."""
+    UncordonNode: _grpc.UnaryUnaryMultiCallable[_operator_pb2.UncordonNodeRequest, _operator_pb2.UncordonNodeResponse]
     GetLeader: _grpc.UnaryUnaryMultiCallable[_operator_pb2.GetLeaderRequest, _operator_pb2.GetLeaderResponse]
     """Who leads; answered by every controller, leader or not."""
 
@@ -61,6 +68,13 @@ class OperatorServiceAsyncStub(OperatorServiceStub):
     ApplyModel: _aio.UnaryUnaryMultiCallable[_operator_pb2.ApplyModelRequest, _operator_pb2.ApplyModelResponse]  # type: ignore[assignment]
     RemoveModel: _aio.UnaryUnaryMultiCallable[_operator_pb2.RemoveModelRequest, _operator_pb2.RemoveModelResponse]  # type: ignore[assignment]
     ActivateModel: _aio.UnaryUnaryMultiCallable[_operator_pb2.ActivateModelRequest, _operator_pb2.ActivateModelResponse]  # type: ignore[assignment]
+    DrainReplica: _aio.UnaryUnaryMultiCallable[_operator_pb2.DrainReplicaRequest, _operator_pb2.DrainReplicaResponse]  # type: ignore[assignment]
+    """One replica takes nothing new, finishes what it has, and stops. One way: it is replaced, not revived."""
+    StopReplica: _aio.UnaryUnaryMultiCallable[_operator_pb2.StopReplicaRequest, _operator_pb2.StopReplicaResponse]  # type: ignore[assignment]
+    """One replica ends now; what it has in flight may be cut short."""
+    CordonNode: _aio.UnaryUnaryMultiCallable[_operator_pb2.CordonNodeRequest, _operator_pb2.CordonNodeResponse]  # type: ignore[assignment]
+    """Nothing new is placed on the node; what runs there stays."""
+    UncordonNode: _aio.UnaryUnaryMultiCallable[_operator_pb2.UncordonNodeRequest, _operator_pb2.UncordonNodeResponse]  # type: ignore[assignment]
     GetLeader: _aio.UnaryUnaryMultiCallable[_operator_pb2.GetLeaderRequest, _operator_pb2.GetLeaderResponse]  # type: ignore[assignment]
     """Who leads; answered by every controller, leader or not."""
 
@@ -135,6 +149,37 @@ class OperatorServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _operator_pb2.ActivateModelRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_operator_pb2.ActivateModelResponse, _abc.Awaitable[_operator_pb2.ActivateModelResponse]]: ...
+
+    @_abc_1.abstractmethod
+    def DrainReplica(
+        self,
+        request: _operator_pb2.DrainReplicaRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_operator_pb2.DrainReplicaResponse, _abc.Awaitable[_operator_pb2.DrainReplicaResponse]]:
+        """One replica takes nothing new, finishes what it has, and stops. One way: it is replaced, not revived."""
+
+    @_abc_1.abstractmethod
+    def StopReplica(
+        self,
+        request: _operator_pb2.StopReplicaRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_operator_pb2.StopReplicaResponse, _abc.Awaitable[_operator_pb2.StopReplicaResponse]]:
+        """One replica ends now; what it has in flight may be cut short."""
+
+    @_abc_1.abstractmethod
+    def CordonNode(
+        self,
+        request: _operator_pb2.CordonNodeRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_operator_pb2.CordonNodeResponse, _abc.Awaitable[_operator_pb2.CordonNodeResponse]]:
+        """Nothing new is placed on the node; what runs there stays."""
+
+    @_abc_1.abstractmethod
+    def UncordonNode(
+        self,
+        request: _operator_pb2.UncordonNodeRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_operator_pb2.UncordonNodeResponse, _abc.Awaitable[_operator_pb2.UncordonNodeResponse]]: ...
 
     @_abc_1.abstractmethod
     def GetLeader(

@@ -46,11 +46,16 @@ def place_waiting(draft: Draft) -> None:
             )
 
 
-def _order(waiting: tuple[ReplicaRow, Model]) -> tuple[int, int, int, float, str]:
-    row, model = waiting
+def rank(model: Model) -> tuple[int, int, int]:
+    """Whose replicas are placed first; the smaller, the sooner."""
     nodes = max(profile.nodes for profile in model.profiles)
     gpus = max(profile.gpus for profile in model.profiles)
-    return -model.priority, -nodes, -gpus, row.created_at, row.replica_id
+    return -model.priority, -nodes, -gpus
+
+
+def _order(waiting: tuple[ReplicaRow, Model]) -> tuple[int, int, int, float, str]:
+    row, model = waiting
+    return *rank(model), row.created_at, row.replica_id
 
 
 def _reserve(draft: Draft, row: ReplicaRow, model: Model, answer: Placement, epoch: int) -> None:

@@ -45,8 +45,12 @@ def create(draft: Draft, model: Model, cause: Cause) -> None:
     draft.event("wanted", row.replica_id, f"by {cause.value}")
 
 
-def let_go(draft: Draft, row: ReplicaRow, *, because: str) -> None:
+def leaving_wish(row: ReplicaRow) -> Wish:
     """Drain what may have streams; stop at once what cannot."""
-    wish = Wish.DRAIN if row.phase is Phase.READY else Wish.STOP
-    draft.change(PutReplica(with_wish(row, wish, because=because)))
+    return Wish.DRAIN if row.phase is Phase.READY else Wish.STOP
+
+
+def let_go(draft: Draft, row: ReplicaRow, *, because: str) -> None:
+    """It is not wanted any more, and goes in the way its phase allows."""
+    draft.change(PutReplica(with_wish(row, leaving_wish(row), because=because)))
     draft.event("leaving", row.replica_id, because)

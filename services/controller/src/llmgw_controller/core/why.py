@@ -3,17 +3,27 @@
 from dataclasses import dataclass, replace
 
 from llmgw_controller.core.activity import Idle, Verdicts
+from llmgw_controller.core.apply import apply
 from llmgw_controller.core.availability import Availability, live_rows, model_state
 from llmgw_controller.core.catalog import Model, Profile
-from llmgw_controller.core.claims import Room, Rooms, Use, rooms
-from llmgw_controller.core.explain import Explanation, Fit, Reason
+from llmgw_controller.core.claims import Room, Rooms, Use, rooms, with_claim
+from llmgw_controller.core.dismissal import successor
+from llmgw_controller.core.explain import Explanation, Fit, NearMiss, Reason
 from llmgw_controller.core.hearing import NodeState
 from llmgw_controller.core.idleness import idle_replicas
 from llmgw_controller.core.placement import explain
-from llmgw_controller.core.replica import is_routable
-from llmgw_controller.core.state import Schedulability, Snapshot
+from llmgw_controller.core.placing import rank
+from llmgw_controller.core.plan import PutReplica
+from llmgw_controller.core.replica import is_routable, with_wish
+from llmgw_controller.core.roster import leaving_wish
+from llmgw_controller.core.state import Phase, Schedulability, Snapshot
 from llmgw_controller.core.words import lasting
-from llmgw_kit.ids import ModelId, NodeId
+from llmgw_kit.ids import ModelId, NodeId, ReplicaId
+
+_WAITING = frozenset({Phase.WANTED, Phase.UNPLACEABLE})
+
+#: Stands for a replica that has no row yet.
+_SUCCESSOR = ReplicaId("successor")
 
 
 @dataclass(frozen=True)
@@ -49,29 +59,31 @@ def why(snapshot: Snapshot, verdicts: Verdicts, model: Model, now: float) -> Why
     profiles = []
     for profile in model.profiles:
         explanation = explain(model, profile, found, evictable=idle)
+        fix = _fix(snapshot, model, profile, found, explanation, now)
+        back = fix is None and explanation.fit is Fit.AFTER_EVICTION
         near = tuple(
-            NearMissLine(miss.node_id, _near(miss.node_id, found, explanation, verdicts))
+            NearMissLine(miss.node_id, _near(miss, found, verdicts, back=back))
             for miss in explanation.near_misses
         )
-        fix = _fix(snapshot, model, profile, found, explanation, now)
         profiles.append(WhyProfile(explanation, near, fix))
     order = list(Fit)
     best = min((one.explanation.fit for one in profiles), key=order.index)
     return Why(model.name, best, tuple(profiles), _now(snapshot, model, now))
 
 
-def _near(node_id: NodeId, found: Rooms, explanation: Explanation, verdicts: Verdicts) -> str:
-    miss = next(one for one in explanation.near_misses if one.node_id == node_id)
-    total = len(found[node_id].devices)
+def _near(miss: NearMiss, found: Rooms, verdicts: Verdicts, *, back: bool) -> str:
+    total = len(found[miss.node_id].devices)
     held = []
     for name in miss.evict:
-        count = sum(device.replica_id == name for device in found[node_id].devices)
+        count = sum(device.replica_id == name for device in found[miss.node_id].devices)
         verdict = verdicts.by_replica.get(name)
         since = ""
         if isinstance(verdict, Idle):
             since = f", idle {lasting(verdict.for_s)}" + (", never asked" if verdict.never_asked else "")
         held.append(f"{name} holds {count}{since}")
-    return f"{miss.free} of {total} free; {'; '.join(held)}"
+    they = "it" if len(miss.evict) == 1 else "they"
+    again = f"; drained, {they} would be started again there first" if back else ""
+    return f"{miss.free} of {total} free; {'; '.join(held)}{again}"
 
 
 def _fix(
@@ -83,18 +95,44 @@ def _fix(
     now: float,
 ) -> str | None:
     if explanation.fit is Fit.NOW:
-        if model_state(snapshot, model, now).availability is Availability.COLD:
-            return f"llmgwctl model activate {model.name}"
-        return None
+        cold = model_state(snapshot, model, now).availability is Availability.COLD
+        return f"llmgwctl model activate {model.name}" if cold and model.activate_on_demand else None
     if explanation.fit is Fit.AFTER_EVICTION:
-        names = " ".join(explanation.leaving)
-        return f"llmgwctl replica drain {names} --for {model.name}"
+        makes_room = _makes_room(snapshot, model, profile, found, explanation.leaving, now)
+        return f"llmgwctl replica drain {' '.join(explanation.leaving)}" if makes_room else None
     cordoned = next((one for one in explanation.filters if one.reason is Reason.CORDONED), None)
     for node_id in cordoned.node_ids if cordoned else ():
         eased = {**found, node_id: _uncordoned(found[node_id])}
         if explain(model, profile, eased).fit is Fit.NOW:
             return f"llmgwctl node uncordon {node_id}"
     return None
+
+
+def _makes_room(
+    snapshot: Snapshot,
+    model: Model,
+    profile: Profile,
+    found: Rooms,
+    leaving: tuple[ReplicaId, ...],
+    now: float,
+) -> bool:
+    """Drained, they leave the room to `model`: their successors, placed before it, do not take it."""
+    rows = live_rows(snapshot, model)
+    waits = model.replicas > len(rows) or any(row.phase in _WAITING for row in rows)
+    for name in leaving:
+        row = snapshot.stored.replicas[name]
+        gone = with_wish(row, leaving_wish(row), because="asked why")
+        kept = successor(snapshot, gone, now)
+        snapshot = replace(snapshot, stored=apply(snapshot.stored, (PutReplica(gone),)))
+        if kept is None:
+            continue
+        fits = (explain(kept, one, found) for one in kept.profiles)
+        spots = next((one.spots for one in fits if one.fit is Fit.NOW), None)
+        if spots is None and (not waits or rank(kept) < rank(model)):
+            return False  # Both wait for the same devices, and it is placed first.
+        for spot in spots or ():
+            found = with_claim(found, kept.name, _SUCCESSOR, spot.node_id, spot.device_ids, ())
+    return explain(model, profile, found, evictable=frozenset(leaving)).fit is not Fit.NEVER
 
 
 def _uncordoned(room: Room) -> Room:

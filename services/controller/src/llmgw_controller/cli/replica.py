@@ -1,0 +1,56 @@
+"""The commands that let replicas go."""
+
+import json
+
+import click
+
+from llmgw.v1 import operator_pb2 as pb
+from llmgw_controller.cli.page import Page, wrapped
+from llmgw_controller.cli.session import Commands, Session
+
+
+@click.group(cls=Commands)
+def replica() -> None:
+    """Let replicas go."""
+
+
+@replica.command("drain")
+@click.argument("names", metavar="NAME...", nargs=-1, required=True)
+@click.option("--dry-run", is_flag=True, help="Say what would follow; nothing is changed.")
+@click.pass_obj
+def replica_drain(session: Session, names: tuple[str, ...], *, dry_run: bool) -> None:
+    """Take nothing new, finish what runs, stop. One after another; the first refusal ends it."""
+    for name in names:
+        request = pb.DrainReplicaRequest(replica_id=name, dry_run=dry_run)
+        answer = session.ask(lambda stub, request=request: stub.DrainReplica(request, timeout=10))  # type: ignore[misc]
+        _print(session, "llmgw.replica-drain/1", answer.change, dry_run=dry_run)
+
+
+@replica.command("stop")
+@click.argument("names", metavar="NAME...", nargs=-1, required=True)
+@click.option("--dry-run", is_flag=True, help="Say what would follow; nothing is changed.")
+@click.pass_obj
+def replica_stop(session: Session, names: tuple[str, ...], *, dry_run: bool) -> None:
+    """End it now; what it has in flight may be cut short. The first refusal ends it."""
+    for name in names:
+        request = pb.StopReplicaRequest(replica_id=name, dry_run=dry_run)
+        answer = session.ask(lambda stub, request=request: stub.StopReplica(request, timeout=10))  # type: ignore[misc]
+        _print(session, "llmgw.replica-stop/1", answer.change, dry_run=dry_run)
+
+
+def _print(session: Session, schema: str, change: pb.ReplicaChange, *, dry_run: bool) -> None:
+    if session.output == "json":
+        said = {
+            "schema": schema,
+            "replica": change.replica_id,
+            "outcome": change.outcome,
+            "dry_run": dry_run,
+            "text": change.text,
+            "gpus": change.gpus,
+            "another": change.another,
+        }
+        click.echo(json.dumps(said, ensure_ascii=False))
+        return
+    page = Page(ascii_only=session.ascii_only)
+    wrapped(page, [("dry run: ", "") if dry_run else ("", "")], change.text)
+    page.print()
