@@ -5,6 +5,7 @@ import sys
 import pytest
 
 from llmgw_controller.cli import main
+from llmgw_controller.cli.session import Session
 
 
 def run(monkeypatch, capsys, *args: str) -> tuple[int, str, str]:
@@ -42,3 +43,9 @@ def test_options_behind_the_command_reach_the_group(monkeypatch, capsys, unused_
     assert out.startswith('{"schema": "llmgw.version/1"')
     assert f"{address} refused" in out
     assert not err
+
+
+@pytest.mark.parametrize(("value", "plain"), [("C", True), ("POSIX", True), ("C.UTF-8", False), ("", False)])
+def test_the_c_locale_asks_for_ascii_bars(monkeypatch, value, plain):
+    monkeypatch.setenv("LC_ALL", value)
+    assert Session((), output="table", ascii_only=False, watch=False).ascii_only is plain

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import os
 import sys
 import time
 from collections.abc import Callable
@@ -28,7 +29,8 @@ class Session:
     ) -> None:
         self.addresses = addresses
         self.output = output
-        self.ascii_only = ascii_only
+        # Python itself speaks UTF-8 under LC_ALL=C (PEP 540), so the encoding alone does not tell.
+        self.ascii_only = ascii_only or os.environ.get("LC_ALL") in ("C", "POSIX")
         self.watch = watch
 
     def ask(self, call: Call[T]) -> T:
