@@ -27,6 +27,7 @@ def test_parsed_and_shown(given, host, port, shown):
     ("given", "said"),
     [
         ("10.0.0.4", "has no port"),
+        ("8080", "8080 has no host"),
         (":80", "has no host"),
         ("h:x", "port 'x'"),
         ("h:65536", "port '65536'"),

@@ -34,6 +34,10 @@ def parse_host_port(text: str, *, what: str) -> HostPort:
             f"{what} {given!r} is not HOST:PORT",
             next_steps=[f"an IPv6 host stands in brackets: [{host}]:{port}"],
         )
+    if not colon and given.isdigit():
+        raise InvalidRequest(
+            f"{what} {given} has no host; expected HOST:PORT", next_steps=[f"try: 127.0.0.1:{given}"]
+        )
     if not colon:
         raise InvalidRequest(
             f"{what} {given} has no port; expected HOST:PORT", next_steps=[f"try: {given}:PORT"]
