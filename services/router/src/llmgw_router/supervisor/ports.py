@@ -74,9 +74,7 @@ def reserve(host: str, port: int) -> Reservation:
                 if error.errno != errno.EADDRINUSE:
                     raise
                 taken = Address(family, literal, port)
-                raise PortTaken(
-                    f"{taken} is taken by another process; stop it, or choose another --listen"
-                ) from error
+                raise PortTaken(f"{taken} is taken by another process") from error
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
     except BaseException:
         for sock in (*held, *locks):
