@@ -74,7 +74,8 @@ def _warnings(reign: Reign, stored: Stored, before: Model | None, model: Model) 
 
 def _what(before: Model | None, model: Model) -> str:
     profiles = ", ".join(profile.name for profile in model.profiles)
-    return f"{'was' if before else 'is'} applied: {model.replicas} replicas wanted, profiles {profiles}"
+    wanted = f"{model.replicas} replica{'' if model.replicas == 1 else 's'} wanted"
+    return f"{'was' if before else 'is'} applied: {wanted}, profiles {profiles}"
 
 
 async def remove_model(reign: Reign, name: str, *, dry_run: bool) -> pb.RemoveModelResponse:
