@@ -24,6 +24,9 @@ GOOD = [
 BAD = {
     "parent": "../../x",
     "parent inside": "a/../b",
+    "a blank that is none": "a\u1680b",
+    "no-break space": "a\u00a0b",
+    "line separator": "a\u2028b",
     "parent at the end": "a/..",
     "here": "./x",
     "absolute": "/etc/passwd",

@@ -82,6 +82,8 @@ def _fault(name: str) -> str | None:
         # Control, format (they reorder or hide what is read), surrogate, private, unassigned.
         if unicodedata.category(character)[0] == "C":
             return f"it holds the invisible character U+{ord(character):04X}"
+        if unicodedata.category(character)[0] == "Z" and character != " ":
+            return f"it holds U+{ord(character):04X}, which looks like a blank and is none"
         if character in FORBIDDEN:
             return f"it holds {character!r}"
     if name.startswith("/"):
