@@ -34,7 +34,8 @@ async def test_a_replica_is_placed_started_and_routed_to(controllers: Controller
         assert (parts.free, parts.unknown) == (1, 1)
         assert router.fleet is not None
         assert [(c.gpu_class, c.total, c.free) for c in router.fleet.classes] == [("L4", 2, 1)]
-        assert [event.kind for event in await controller.events()][-1] == "leading"
+        # A router that waits at the door may be let in before the new leader has said that it leads.
+        assert "leading" in [event.kind for event in await controller.events()][-2:]
 
 
 async def test_a_cold_model_is_started_by_a_request_and_once(
