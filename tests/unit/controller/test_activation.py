@@ -81,6 +81,20 @@ CASES = {
         told([row(Phase.UNPLACEABLE), replica(ONE, 2, Phase.STOPPING, shard("m/2", "n1", 0))]),
         Pending("waiting_for_room", None, None),
     ),
+    "no room among the nodes a new leader has heard; one is still to come": (
+        decide(
+            snapshot(
+                [ONE],
+                [node("n1"), node("n2")],
+                [row(Phase.UNPLACEABLE, reason="full")],
+                [heard(node("n1"), [])],
+                term_started=NOW - 5,
+            ),
+            ONE.name,
+            NOW,
+        ),
+        Pending("waiting_for_room", None, None),
+    ),
     "given up": (
         told([row(Phase.FAILED, since=NOW - 100, reason="crashed")]),
         Refused("start_failed", "m/1: crashed", 200.0),

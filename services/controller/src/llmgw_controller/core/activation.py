@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from llmgw_controller.core.catalog import Model
 from llmgw_controller.core.draft import Draft
-from llmgw_controller.core.hearing import report_of
+from llmgw_controller.core.hearing import is_learning, report_of
 from llmgw_controller.core.loads import eta
 from llmgw_controller.core.plan import CloseActivation, Severity
 from llmgw_controller.core.replica import is_routable
@@ -140,7 +140,8 @@ def _nearest(snapshot: Snapshot, model: Model, rows: list[ReplicaRow], now: floa
             return Pending("restarting", None, starting_eta_s(snapshot, row, now))
     for row in rows:
         if row.phase is Phase.UNPLACEABLE:
-            if _room_is_coming(snapshot):
+            # A new leader that has not heard all nodes cannot say that there is no room.
+            if _room_is_coming(snapshot) or is_learning(snapshot, now):
                 return Pending("waiting_for_room", None, None)
             return Refused("no_capacity", f"{model.name}: {row.reason}", NO_ROOM_RETRY_S)
     if any(row.phase is Phase.READY for row in rows):
