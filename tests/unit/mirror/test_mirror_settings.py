@@ -50,7 +50,7 @@ def test_a_mistyped_proxy_is_told_without_its_login(tmp_path: Path) -> None:
     ("text", "says"),
     [
         ("parallel_fetch: 3", "parallel_fetches"),
-        ("listen: '7071'", "no port"),
+        ("listen: '7071'", "has no host; expected HOST:PORT"),
         ("http_listen: 'host:99999'", "99999"),
         ("file_roots: [models]", "absolute"),
         ("upstream_tokens: {https://hub.example/path: x}", "origin"),
