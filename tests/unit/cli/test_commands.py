@@ -1,5 +1,6 @@
 """The command line itself, as a process would see it: exit codes and what is said on bad input."""
 
+import subprocess
 import sys
 
 import pytest
@@ -56,3 +57,16 @@ def test_a_file_without_a_model_is_refused(monkeypatch, capsys, tmp_path):
     code, _, err = run(monkeypatch, capsys, "model", "apply", str(file))
     assert code == 64
     assert "holds no model" in err
+
+
+def test_a_full_disk_is_told_in_a_line_and_is_no_data():
+    with open("/dev/full", "w") as full:
+        ended = subprocess.run(
+            [sys.executable, "-m", "llmgw_controller.cli.main", "--help"],
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+            timeout=60,
+        )
+    assert ended.returncode == 2
+    assert ended.stderr == "error: the answer cannot be written: No space left on device\n"

@@ -3,6 +3,7 @@
 
 import json
 import locale
+import os
 import sys
 from importlib.metadata import version as installed_version
 from typing import NoReturn
@@ -107,6 +108,13 @@ def cli() -> NoReturn:
     except (InvalidRequest, NotFound, Conflict) as e:
         print_error(e)
         sys.exit(EXIT_USAGE)
+    except BrokenPipeError:
+        # Whoever read has enough, as `| head` does; nothing is left to flush to.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(0)
+    except OSError as e:
+        print_error(Unavailable(f"the answer cannot be written: {e.strerror or e}"))
+        sys.exit(EXIT_NO_DATA)
     except LlmgwError as e:
         print_error(e)
         sys.exit(EXIT_TROUBLE)

@@ -5,6 +5,7 @@ under a new epoch, a bounded number of times.
 """
 
 from dataclasses import replace
+from textwrap import shorten
 
 from llmgw_controller.core.backoff import delay_s
 from llmgw_controller.core.draft import Draft
@@ -15,6 +16,9 @@ from llmgw_controller.core.loads import measured
 from llmgw_controller.core.plan import DeleteReplica, Drain, PutLoad, PutReplica, Severity, Stop
 from llmgw_controller.core.replica import with_phase, with_wish
 from llmgw_controller.core.state import Exit, Phase, ReplicaRow, ShardState, Wish
+
+#: Of an engine's last line, in characters: it stands in a row of a table.
+TOLD_MOST = 300
 
 #: Ends that are nobody's failure: the next start needs no wait and counts for nothing.
 BLAMELESS = frozenset({"port_taken", "node_lost", "node_draining"})
@@ -186,4 +190,6 @@ def _told(ended: Exit) -> str:
     elif ended.code is not None:
         how = f" with code {ended.code}"
     message = ended.message.strip().splitlines()
-    return f"{ended.reason}{how}" + (f": {message[-1][:200]}" if message else "")
+    return f"{ended.reason}{how}" + (
+        f": {shorten(message[-1], TOLD_MOST, placeholder='…')}" if message else ""
+    )
