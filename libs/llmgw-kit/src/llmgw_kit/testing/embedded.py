@@ -16,6 +16,7 @@ import signal
 import socket
 import subprocess
 import time
+from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
@@ -44,7 +45,7 @@ def package_folder(name: str) -> Path:
 
 
 @dataclass(eq=False)
-class _Server:
+class _Server(ABC):
     """What both servers share: start on some port, watch, stop, and the failures tests inflict."""
 
     cage: Cage
@@ -131,11 +132,11 @@ class _Server:
     def _prepare(self) -> None:
         self.folder.mkdir(parents=True, exist_ok=True)
 
-    def _launch(self) -> Child:
-        raise NotImplementedError
+    @abstractmethod
+    def _launch(self) -> Child: ...
 
-    def _answers(self) -> bool:
-        raise NotImplementedError
+    @abstractmethod
+    def _answers(self) -> bool: ...
 
     def _became_ready(self) -> bool:
         assert self.process is not None
