@@ -89,6 +89,32 @@ def test_orphans_are_reaped_while_open_and_ended_at_the_close(tmp_path: Path) ->
     assert not psutil.pid_exists(orphan)
 
 
+#: An agent half dead, as each is for a moment under SIGKILL: its first thread is a zombie, another still
+#: holds the engine. 60 and 93 are exit(2), which ends one thread, on x86-64 and arm64.
+HALF_DEAD = """
+import ctypes, os, platform, subprocess, sys, threading, time
+threading.Thread(target=time.sleep, args=(600,)).start()
+engine = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"], start_new_session=True)
+print(os.getpid(), engine.pid, flush=True)
+ctypes.CDLL(None).syscall(60 if platform.machine() == "x86_64" else 93, 0)
+"""
+
+
+def test_an_engine_does_not_slip_away_while_its_agent_dies(tmp_path: Path) -> None:
+    with Cage() as cage:
+        script = tmp_path / "half_dead.py"
+        script.write_text(HALF_DEAD)
+        above = cage.spawn("above", ["sh", "-c", f"{sys.executable} {script} & wait"], log=tmp_path / "log")
+        deadline = time.monotonic() + 10
+        while not above.tail() and time.monotonic() < deadline:
+            time.sleep(0.02)
+        agent, engine = map(int, above.tail().split())
+        while psutil.Process(agent).status() != psutil.STATUS_ZOMBIE and time.monotonic() < deadline:
+            time.sleep(0.02)
+        assert psutil.Process(engine).ppid() == agent
+    assert gone(engine, 2)
+
+
 OWNER = """
 import sys, time
 from pathlib import Path

@@ -75,7 +75,12 @@ class Lab:
         assert len(self.seen) > 3, "nothing was ever seen running: the check would prove nothing"
 
         def left() -> list[psutil.Process]:
-            return [p for p in self.seen if p.is_running() and p.status() != psutil.STATUS_ZOMBIE]
+            found = []
+            for process in self.seen:
+                with suppress(psutil.NoSuchProcess):
+                    if process.is_running() and process.status() != psutil.STATUS_ZOMBIE:
+                        found.append(process)
+            return found
 
         deadline = time.monotonic() + within_s
         while (still := left()) and time.monotonic() < deadline:

@@ -84,7 +84,11 @@ def become(user: str) -> None:
 
 
 def descendants(root: int) -> list[int]:
-    """Every live process below `root`, from /proc; zombies are left out, they only wait to be reaped."""
+    """Every process below `root`, from /proc. One look can miss what changes parents meanwhile.
+
+    Zombies are among them: of a process with many threads the first may be a zombie while another lives and
+    holds the children; to signal one that is really dead does no harm.
+    """
     parents: dict[int, int] = {}
     for name in os.listdir("/proc"):
         if not name.isdigit():
@@ -94,8 +98,7 @@ def descendants(root: int) -> list[int]:
                 fields = stat.read().rpartition(b")")[2].split()
         except OSError:
             continue  # it ended while we looked
-        if fields[0] not in (b"Z", b"X"):
-            parents[int(name)] = int(fields[1])
+        parents[int(name)] = int(fields[1])
     found: list[int] = []
     for pid in parents:
         above = pid
@@ -155,15 +158,15 @@ class Cage:
             with suppress(ProcessLookupError):
                 os.kill(below, number)
 
-    def reap(self) -> None:
-        """Collect every ended child, those inherited from dead agents included."""
+    def reap(self) -> bool:
+        """Collect every ended child, those inherited from dead agents included; is there any child left?"""
         while True:
             try:
                 pid, status = os.waitpid(-1, os.WNOHANG)
             except ChildProcessError:
-                return
+                return False
             if pid == 0:
-                return
+                return True
             if self.children.pop(pid, None) is not None:
                 self.say(op="exited", pid=pid, code=os.waitstatus_to_exitcode(status))
 
@@ -189,11 +192,16 @@ class Cage:
             raise AssertionError(f"the owner sent {operation!r}")
 
     def sweep(self) -> list[int]:
-        """End everything below us; returns what could not be ended."""
+        """End everything below us; returns what could not be ended.
+
+        Over when the kernel says that we have no child: whoever is orphaned below becomes one. A look into
+        /proc that finds nobody proves less, since families change between its lines.
+        """
         for pid, number in list(self.children.items()):
             self.send_signal(pid, number, "process")
         started = time.monotonic()
-        while left := descendants(os.getpid()):
+        while self.reap():
+            left = descendants(os.getpid())
             waited = time.monotonic() - started
             if waited > SWEEP_LIMIT_S:
                 return left
@@ -201,9 +209,7 @@ class Cage:
             for pid in () if gently else left:
                 with suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)
-            self.reap()
             time.sleep(0.01)
-        self.reap()
         return []
 
 
