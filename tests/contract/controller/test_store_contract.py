@@ -14,23 +14,32 @@ from llmgw_controller.core.plan import (
     DropModel,
     DropRouter,
     DropTombstone,
+    ForgetAttempts,
     JudgeNode,
     PutActivation,
+    PutAttempt,
+    PutDeployment,
     PutEvent,
+    PutEviction,
     PutLoad,
     PutModel,
     PutNode,
     PutReplica,
     PutRouter,
     PutTombstone,
+    RaiseIdleFloor,
     Release,
     Reserve,
     Severity,
 )
 from llmgw_controller.core.state import (
     ActivationRow,
+    AttemptRow,
     Cause,
+    DeploymentRow,
     DeviceRow,
+    EvictionRow,
+    EvictionState,
     LoadRecord,
     NodeRow,
     Phase,
@@ -82,6 +91,21 @@ NEXT = replace(replica(epoch=2, device="d1", port=20010), failures=1)
 STONE = Tombstone(NodeId("n1"), ShardId("m/1.1.0"), ReplicaId("m/1"), T)
 RESTING = PortQuarantine(NodeId("n1"), 20000, T + 60)
 
+RECEIPT = EvictionRow(
+    eviction_id="m/1@1", victim_replica_id=ReplicaId("m/1"), victim_model=ModelId("m"),
+    beneficiary_model=ModelId("o"), beneficiary_replica_id=ReplicaId("o/1"), decided_at=T,
+    state=EvictionState.DRAINING, text="makes room", evidence=("r1 heard 2 s ago", "idle 3 h"), gpus=2,
+    idle_s=10_800.0, predicted_free_s=20.0, reload_s=None,
+)  # fmt: skip
+
+
+def attempt(number: int) -> AttemptRow:
+    return AttemptRow(
+        ModelId("m"), "default", "L4", "abc", ReplicaId("m/1"), (NodeId("n1"), NodeId("n2")), "crashed",
+        f"crashed with code {number}", T + number,
+    )  # fmt: skip
+
+
 #: Each list is one commit after the other; both stores must come to the same rows as `apply`.
 HISTORIES: dict[str, list[list[Change]]] = {
     "node": [[PutNode(NODE)]],
@@ -128,7 +152,35 @@ HISTORIES: dict[str, list[list[Change]]] = {
     "loads": [
         [PutLoad(LoadRecord(ModelId("m"), "default", "L4", float(i), T + i)) for i in range(23)],
         [PutLoad(LoadRecord(ModelId("o"), "default", "L4", 1.5, T))],
+        [PutLoad(LoadRecord(ModelId("p"), "d", "L4", 9.0, T, 4.0, 3.0, 2.0, False, 2**34, "b7000", "abc"))],
     ],
+    "operator's activation": [[PutActivation(ActivationRow(ModelId("m"), T, T, T + 600))]],
+    "set aside": [[PutNode(replace(NODE, schedulability=Schedulability.CORDONED, reason="new driver"))]],
+    "deployment": [
+        [PutDeployment(DeploymentRow(ModelId("m"), stopped=True, pinned=None, changed_at=T))],
+        [PutDeployment(DeploymentRow(ModelId("m"), stopped=True, pinned=False, changed_at=T + 1))],
+    ],
+    "deployment without a wish": [
+        [PutDeployment(DeploymentRow(ModelId("m"), stopped=True, pinned=None, changed_at=T))],
+        [PutDeployment(DeploymentRow(ModelId("m"), stopped=False, pinned=None, changed_at=T + 1))],
+    ],
+    "attempts": [
+        [PutAttempt(attempt(i)) for i in range(23)],
+        [PutAttempt(replace(attempt(1), profile="other"))],
+    ],
+    "attempts of a profile forgotten": [
+        [PutAttempt(attempt(1)), PutAttempt(replace(attempt(2), profile="other"))],
+        [ForgetAttempts(ModelId("m"), "other")],
+    ],
+    "attempts forgotten": [
+        [PutAttempt(attempt(1)), PutAttempt(replace(attempt(2), model=ModelId("o")))],
+        [ForgetAttempts(ModelId("m"))],
+    ],
+    "eviction": [
+        [PutEviction(RECEIPT)],
+        [PutEviction(replace(RECEIPT, state=EvictionState.DONE, freed_at=T + 9, regretted_at=T + 30))],
+    ],
+    "idle floor": [[RaiseIdleFloor(T)], [RaiseIdleFloor(T - 5)]],
 }
 
 

@@ -7,7 +7,16 @@ from typing import Any
 from pydantic import BaseModel, ValidationError
 
 from llmgw_controller.catalog_schema import FileWritten, ModelWritten, ProfileWritten, WeightsWritten
-from llmgw_controller.core.catalog import Engine, Model, Profile, Source, Weights, WeightsFile
+from llmgw_controller.core.catalog import (
+    Engine,
+    Model,
+    Profile,
+    Rollout,
+    Source,
+    Spread,
+    Weights,
+    WeightsFile,
+)
 from llmgw_kit.errors import InvalidRequest
 from llmgw_kit.ids import ModelId, NodeId
 from llmgw_kit.names import did_you_mean
@@ -131,6 +140,10 @@ def _to_core(written: ModelWritten, source: Source) -> Model:
         pinned=written.pinned,
         priority=written.priority,
         source=source,
+        max_replicas=written.max_replicas,
+        spread=Spread(written.spread),
+        rollout=Rollout(written.rollout),
+        max_unavailable=written.max_unavailable,
     )
 
 
@@ -159,6 +172,8 @@ def _profile(written: ProfileWritten) -> Profile:
         min_uptime_s=written.min_uptime_s,
         pool=written.pool,
         node_ids=tuple(NodeId(node) for node in written.node_ids),
+        whole_nodes=written.whole_nodes,
+        stall_timeout_s=written.stall_timeout_s,
     )
 
 
@@ -186,6 +201,10 @@ def _to_written(model: Model) -> ModelWritten:
         min_residency_s=model.min_residency_s,
         pinned=model.pinned,
         priority=model.priority,
+        max_replicas=model.max_replicas,
+        spread=model.spread.value,
+        rollout=model.rollout.value,
+        max_unavailable=model.max_unavailable,
     )
 
 

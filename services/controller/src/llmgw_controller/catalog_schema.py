@@ -140,6 +140,8 @@ class ProfileWritten(Written):
     min_uptime_s: Seconds = 60.0
     pool: Word | None = None
     node_ids: list[Annotated[str, Field(min_length=1)]] = []
+    whole_nodes: bool = False
+    stall_timeout_s: Annotated[float, Field(gt=0)] | None = None
 
     @property
     def parallelism(self) -> tuple[int, int, int]:
@@ -187,6 +189,10 @@ class ModelWritten(Written):
     min_residency_s: Seconds = 60.0
     pinned: bool = False
     priority: int = 0
+    max_replicas: Annotated[int, Field(ge=1, le=10_000)] | None = None
+    spread: Literal["pack", "spread"] = "pack"
+    rollout: Literal["surge", "stop_first"] = "surge"
+    max_unavailable: Annotated[int, Field(ge=1, le=10_000)] = 1
 
     @model_validator(mode="after")
     def _consistent(self) -> "ModelWritten":
@@ -206,4 +212,6 @@ class ModelWritten(Written):
                 )
         if self.replicas == 0 and not self.activate_on_demand:
             raise ValueError("replicas 0 with activate_on_demand false: nothing would ever start it")
+        if self.max_replicas is not None and self.max_replicas < self.replicas:
+            raise ValueError(f"max_replicas {self.max_replicas} is below replicas {self.replicas}")
         return self

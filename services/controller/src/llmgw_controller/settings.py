@@ -16,7 +16,7 @@ from llmgw_controller.catalog_file import canonical_json, parse_models
 from llmgw_controller.catalog_schema import bytes_of
 from llmgw_controller.core.catalog import Model
 from llmgw_controller.core.lease import LeaseTiming, validated
-from llmgw_controller.core.state import Intervals
+from llmgw_controller.core.state import EvictionPolicy, Intervals
 from llmgw_kit.addresses import HostPort, parse_host_port
 from llmgw_kit.errors import InvalidRequest, StartupError
 from llmgw_kit.postgres import Pooler
@@ -136,6 +136,22 @@ class ControllerSettings(ServiceSettings):
     foreign_bytes: Annotated[int, BeforeValidator(bytes_of), Field(gt=0)] = Field(
         512 * 2**20, description="memory used by others from which on a GPU is theirs"
     )
+    eviction: Literal["off", "suggest", "on"] = Field(
+        "off", description="whether idle replicas leave for models that wait: off, shown only, or done"
+    )
+    evictions_per_hour: int = Field(12, ge=0, description="of the whole cluster")
+    evictions_per_model_per_hour: int = Field(3, ge=0, description="of one model's replicas")
+    residency_loads: Annotated[float, Field(ge=0)] = Field(
+        3.0, description="nothing is evicted sooner than so many of its own measured loads after it was ready"
+    )
+    regret_loads: Annotated[float, Field(ge=0)] = Field(
+        2.0, description="asked for again within so many loads, a victim was evicted in error"
+    )
+    eviction_patience_s: Seconds = Field(
+        600.0, description="who waits longer than this for room gets it over budget and residency"
+    )
+    scale_up_after_s: Seconds = Field(30.0, description="waiting without a break that adds a replica")
+    failing_nodes: int = Field(2, ge=2, description="the same failure on so many nodes is the profile's")
     events_keep_s: Seconds = Field(30 * 86_400.0, description="older events are forgotten")
     stop_s: Annotated[float, Field(ge=0)] = Field(3.0, description="what calls under way get at a stop")
     log_level: Literal["debug", "info", "warning", "error"] = "info"
@@ -217,6 +233,14 @@ class ControllerSettings(ServiceSettings):
             router_stale_s=self.router_stale_s,
             foreign_bytes=self.foreign_bytes,
             brake_share=self.brake_share,
+            eviction=EvictionPolicy(self.eviction),
+            evictions_per_hour=self.evictions_per_hour,
+            evictions_per_model_per_hour=self.evictions_per_model_per_hour,
+            residency_loads=self.residency_loads,
+            regret_loads=self.regret_loads,
+            eviction_patience_s=self.eviction_patience_s,
+            scale_up_after_s=self.scale_up_after_s,
+            failing_nodes=self.failing_nodes,
         )
 
     def configured(self, config: Path | None) -> list[Model]:
@@ -262,8 +286,11 @@ def config_hash(settings: ControllerSettings, models: Sequence[Model]) -> str:
             "cluster": settings.cluster,
             "models": [canonical_json(model) for model in sorted(models, key=lambda one: one.name)],
             "intervals": {
-                name: getattr(settings.intervals(), name) for name in Intervals.__dataclass_fields__
+                name: getattr(settings.intervals(), name)
+                for name in Intervals.__dataclass_fields__
+                if name != "eviction"
             },
+            "eviction": settings.eviction,
             "mirror_urls": settings.mirror_urls,
         },
         sort_keys=True,

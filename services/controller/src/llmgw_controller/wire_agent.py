@@ -2,16 +2,20 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from llmgw.v1 import agent_pb2 as pb
 from llmgw.v1 import common_pb2
 from llmgw_controller.catalog_schema import ProfileWritten
 from llmgw_controller.core.catalog import Model, Profile, spec_hash
 from llmgw_controller.core.state import (
+    DeviceFault,
     DeviceReport,
     DeviceRow,
     DeviceState,
     Exit,
+    FaultClass,
+    ForeignProcess,
     HeldWeights,
     NodeRow,
     ReplicaRow,
@@ -34,6 +38,11 @@ _SHARD_STATE = {
     pb.SHARD_STATE_EXITED: ShardState.EXITED,
 }
 SHARD_STATE_TO_WIRE = {core: wire for wire, core in _SHARD_STATE.items()}
+_FAULT_CLASS = {
+    pb.FAULT_CLASS_APP: FaultClass.APP,
+    pb.FAULT_CLASS_SUSPECT: FaultClass.SUSPECT,
+    pb.FAULT_CLASS_FATAL: FaultClass.FATAL,
+}
 _DEVICE_STATE = {
     pb.DEVICE_STATE_HEALTHY: DeviceState.HEALTHY,
     pb.DEVICE_STATE_UNHEALTHY: DeviceState.UNHEALTHY,
@@ -142,7 +151,7 @@ def _device(message: pb.Device) -> DeviceReport:
         raise InvalidRequest(
             f"device {message.device_id!r} lacks its id, class or state", code="invalid_inventory"
         )
-    optional = {
+    optional: dict[str, Any] = {
         name: getattr(message, name) if message.HasField(name) else None
         for name in (
             "memory_total_bytes", "memory_used_bytes", "foreign_used_bytes", "temperature_celsius",
@@ -155,8 +164,23 @@ def _device(message: pb.Device) -> DeviceReport:
         gpu_class=message.gpu_class,
         vendor=message.vendor,
         state=state,
+        since=message.since_unix_s if message.HasField("since_unix_s") else None,
+        fault=_fault(message.fault) if message.HasField("fault") else None,
+        foreign=tuple(
+            ForeignProcess(
+                one.pid, one.name, one.user, one.memory_bytes if one.HasField("memory_bytes") else None
+            )
+            for one in message.foreign
+        ),
         **optional,
     )
+
+
+def _fault(message: pb.DeviceFault) -> DeviceFault:
+    fault_class = _FAULT_CLASS.get(message.fault_class)
+    if fault_class is None or not message.reason:
+        raise InvalidRequest("a device's fault lacks its class or reason", code="invalid_inventory")
+    return DeviceFault(fault_class, message.reason, message.text, message.at_unix_s)
 
 
 def shard_reports(messages: Sequence[pb.ObservedShard]) -> dict[ShardId, ShardReport]:
@@ -170,10 +194,13 @@ def _shard(message: pb.ObservedShard) -> ShardReport:
         raise InvalidRequest(
             f"shard {message.shard_id!r} lacks its id, replica or state", code="invalid_shard_status"
         )
-    optional = {
+    optional: dict[str, Any] = {
         name: getattr(message, name) if message.HasField(name) else None
-        for name in ("pid", "pid_start_ticks", "progress", "load_s")
-    }
+        for name in (
+            "pid", "pid_start_ticks", "progress", "load_s", "probe_error", "stalled_s", "fetch_s",
+            "warm_up_s", "engine_version",
+        )
+    }  # fmt: skip
     end = message.exit if message.HasField("exit") else None
     return ShardReport(
         shard_id=ShardId(message.shard_id),
@@ -190,6 +217,9 @@ def _shard(message: pb.ObservedShard) -> ShardReport:
         if message.HasField("running_unknown_reason")
         else None,
         adopted=message.adopted,
+        memory_used_bytes=tuple(
+            sorted((DeviceId(name), used) for name, used in message.memory_used_bytes.items())
+        ),
         **optional,
     )
 

@@ -39,6 +39,32 @@ DEVICE_STATE_UNHEALTHY: DeviceState.ValueType  # 2
 DEVICE_STATE_MISSING: DeviceState.ValueType  # 3
 Global___DeviceState: _TypeAlias = DeviceState  # noqa: Y015
 
+class _FaultClass:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _FaultClassEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_FaultClass.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    FAULT_CLASS_UNSPECIFIED: _FaultClass.ValueType  # 0
+    FAULT_CLASS_APP: _FaultClass.ValueType  # 1
+    """The program's own doing: the device is healthy."""
+    FAULT_CLASS_SUSPECT: _FaultClass.ValueType  # 2
+    """May pass: unhealthy until it was quiet for a while."""
+    FAULT_CLASS_FATAL: _FaultClass.ValueType  # 3
+    """Needs a reset or a repair: unhealthy until that was seen."""
+
+class FaultClass(_FaultClass, metaclass=_FaultClassEnumTypeWrapper):
+    """How bad a device's fault is, which decides what follows."""
+
+FAULT_CLASS_UNSPECIFIED: FaultClass.ValueType  # 0
+FAULT_CLASS_APP: FaultClass.ValueType  # 1
+"""The program's own doing: the device is healthy."""
+FAULT_CLASS_SUSPECT: FaultClass.ValueType  # 2
+"""May pass: unhealthy until it was quiet for a while."""
+FAULT_CLASS_FATAL: FaultClass.ValueType  # 3
+"""Needs a reset or a repair: unhealthy until that was seen."""
+Global___FaultClass: _TypeAlias = FaultClass  # noqa: Y015
+
 class _ShardState:
     ValueType = _typing.NewType("ValueType", _builtins.int)
     V: _TypeAlias = ValueType  # noqa: Y015
@@ -99,6 +125,8 @@ class ConnectRequest(_message.Message):
     WEIGHTS_STATUS_FIELD_NUMBER: _builtins.int
     COMMAND_RESULT_FIELD_NUMBER: _builtins.int
     BEAT_FIELD_NUMBER: _builtins.int
+    LOG_PIECE_FIELD_NUMBER: _builtins.int
+    BENCHMARK_REPORT_FIELD_NUMBER: _builtins.int
     session_epoch: _builtins.int
     """Of this stream, from Welcome; absent only on Hello. Messages of an old epoch are dropped."""
     @_builtins.property
@@ -115,6 +143,10 @@ class ConnectRequest(_message.Message):
     def command_result(self) -> Global___CommandResult: ...
     @_builtins.property
     def beat(self) -> Global___Beat: ...
+    @_builtins.property
+    def log_piece(self) -> Global___LogPiece: ...
+    @_builtins.property
+    def benchmark_report(self) -> Global___BenchmarkReport: ...
     def __init__(
         self,
         *,
@@ -126,14 +158,16 @@ class ConnectRequest(_message.Message):
         weights_status: Global___WeightsStatus | None = ...,
         command_result: Global___CommandResult | None = ...,
         beat: Global___Beat | None = ...,
+        log_piece: Global___LogPiece | None = ...,
+        benchmark_report: Global___BenchmarkReport | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_session_epoch", b"_session_epoch", "beat", b"beat", "body", b"body", "command_result", b"command_result", "device_health", b"device_health", "hello", b"hello", "inventory", b"inventory", "session_epoch", b"session_epoch", "shard_status", b"shard_status", "weights_status", b"weights_status"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_session_epoch", b"_session_epoch", "beat", b"beat", "benchmark_report", b"benchmark_report", "body", b"body", "command_result", b"command_result", "device_health", b"device_health", "hello", b"hello", "inventory", b"inventory", "log_piece", b"log_piece", "session_epoch", b"session_epoch", "shard_status", b"shard_status", "weights_status", b"weights_status"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_session_epoch", b"_session_epoch", "beat", b"beat", "body", b"body", "command_result", b"command_result", "device_health", b"device_health", "hello", b"hello", "inventory", b"inventory", "session_epoch", b"session_epoch", "shard_status", b"shard_status", "weights_status", b"weights_status"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_session_epoch", b"_session_epoch", "beat", b"beat", "benchmark_report", b"benchmark_report", "body", b"body", "command_result", b"command_result", "device_health", b"device_health", "hello", b"hello", "inventory", b"inventory", "log_piece", b"log_piece", "session_epoch", b"session_epoch", "shard_status", b"shard_status", "weights_status", b"weights_status"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__session_epoch: _TypeAlias = _typing.Literal["session_epoch"]  # noqa: Y015
     _WhichOneofArgType__session_epoch: _TypeAlias = _typing.Literal["_session_epoch", b"_session_epoch"]  # noqa: Y015
-    _WhichOneofReturnType_body: _TypeAlias = _typing.Literal["hello", "inventory", "device_health", "shard_status", "weights_status", "command_result", "beat"]  # noqa: Y015
+    _WhichOneofReturnType_body: _TypeAlias = _typing.Literal["hello", "inventory", "device_health", "shard_status", "weights_status", "command_result", "beat", "log_piece", "benchmark_report"]  # noqa: Y015
     _WhichOneofArgType_body: _TypeAlias = _typing.Literal["body", b"body"]  # noqa: Y015
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__session_epoch) -> _WhichOneofReturnType__session_epoch | None: ...
@@ -155,6 +189,10 @@ class ConnectResponse(_message.Message):
     REMOVE_WEIGHTS_FIELD_NUMBER: _builtins.int
     REJECT_FIELD_NUMBER: _builtins.int
     MOVE_ON_FIELD_NUMBER: _builtins.int
+    PREFETCH_WEIGHTS_FIELD_NUMBER: _builtins.int
+    READ_LOGS_FIELD_NUMBER: _builtins.int
+    CANCEL_COMMAND_FIELD_NUMBER: _builtins.int
+    DRIVE_BENCHMARK_FIELD_NUMBER: _builtins.int
     term: _builtins.int
     """The lease term of the sender. An agent refuses a lower one than the highest it has seen."""
     @_builtins.property
@@ -173,6 +211,14 @@ class ConnectResponse(_message.Message):
     def reject(self) -> Global___Reject: ...
     @_builtins.property
     def move_on(self) -> Global___MoveOn: ...
+    @_builtins.property
+    def prefetch_weights(self) -> Global___PrefetchWeights: ...
+    @_builtins.property
+    def read_logs(self) -> Global___ReadLogs: ...
+    @_builtins.property
+    def cancel_command(self) -> Global___CancelCommand: ...
+    @_builtins.property
+    def drive_benchmark(self) -> Global___DriveBenchmark: ...
     def __init__(
         self,
         *,
@@ -185,12 +231,16 @@ class ConnectResponse(_message.Message):
         remove_weights: Global___RemoveWeights | None = ...,
         reject: Global___Reject | None = ...,
         move_on: Global___MoveOn | None = ...,
+        prefetch_weights: Global___PrefetchWeights | None = ...,
+        read_logs: Global___ReadLogs | None = ...,
+        cancel_command: Global___CancelCommand | None = ...,
+        drive_benchmark: Global___DriveBenchmark | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["body", b"body", "desired", b"desired", "drain_shard", b"drain_shard", "move_on", b"move_on", "reject", b"reject", "remove_weights", b"remove_weights", "start_shard", b"start_shard", "stop_shard", b"stop_shard", "welcome", b"welcome"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["body", b"body", "cancel_command", b"cancel_command", "desired", b"desired", "drain_shard", b"drain_shard", "drive_benchmark", b"drive_benchmark", "move_on", b"move_on", "prefetch_weights", b"prefetch_weights", "read_logs", b"read_logs", "reject", b"reject", "remove_weights", b"remove_weights", "start_shard", b"start_shard", "stop_shard", b"stop_shard", "welcome", b"welcome"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["body", b"body", "desired", b"desired", "drain_shard", b"drain_shard", "move_on", b"move_on", "reject", b"reject", "remove_weights", b"remove_weights", "start_shard", b"start_shard", "stop_shard", b"stop_shard", "term", b"term", "welcome", b"welcome"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["body", b"body", "cancel_command", b"cancel_command", "desired", b"desired", "drain_shard", b"drain_shard", "drive_benchmark", b"drive_benchmark", "move_on", b"move_on", "prefetch_weights", b"prefetch_weights", "read_logs", b"read_logs", "reject", b"reject", "remove_weights", b"remove_weights", "start_shard", b"start_shard", "stop_shard", b"stop_shard", "term", b"term", "welcome", b"welcome"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_body: _TypeAlias = _typing.Literal["welcome", "desired", "start_shard", "drain_shard", "stop_shard", "remove_weights", "reject", "move_on"]  # noqa: Y015
+    _WhichOneofReturnType_body: _TypeAlias = _typing.Literal["welcome", "desired", "start_shard", "drain_shard", "stop_shard", "remove_weights", "reject", "move_on", "prefetch_weights", "read_logs", "cancel_command", "drive_benchmark"]  # noqa: Y015
     _WhichOneofArgType_body: _TypeAlias = _typing.Literal["body", b"body"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_body) -> _WhichOneofReturnType_body | None: ...
 
@@ -372,6 +422,9 @@ class Device(_message.Message):
     DRIVER_VERSION_FIELD_NUMBER: _builtins.int
     STATE_FIELD_NUMBER: _builtins.int
     REASON_FIELD_NUMBER: _builtins.int
+    SINCE_UNIX_S_FIELD_NUMBER: _builtins.int
+    FAULT_FIELD_NUMBER: _builtins.int
+    FOREIGN_FIELD_NUMBER: _builtins.int
     device_id: _builtins.str
     """Unique on its node and stable over restarts: the vendor's UUID, or the declared name."""
     index: _builtins.int
@@ -388,6 +441,14 @@ class Device(_message.Message):
     state: Global___DeviceState.ValueType
     reason: _builtins.str
     """Set unless healthy: "xid_79", "ecc_uncorrectable", ..."""
+    since_unix_s: _builtins.float
+    """Unix seconds by the node's clock, since when it is in this state; absent: since before it was watched."""
+    @_builtins.property
+    def fault(self) -> Global___DeviceFault:
+        """Of the newest fault, healed or not."""
+
+    @_builtins.property
+    def foreign(self) -> _containers.RepeatedCompositeFieldContainer[Global___ForeignProcess]: ...
     def __init__(
         self,
         *,
@@ -403,10 +464,13 @@ class Device(_message.Message):
         driver_version: _builtins.str | None = ...,
         state: Global___DeviceState.ValueType = ...,
         reason: _builtins.str | None = ...,
+        since_unix_s: _builtins.float | None = ...,
+        fault: Global___DeviceFault | None = ...,
+        foreign: _abc.Iterable[Global___ForeignProcess] | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_driver_version", b"_driver_version", "_foreign_used_bytes", b"_foreign_used_bytes", "_memory_total_bytes", b"_memory_total_bytes", "_memory_used_bytes", b"_memory_used_bytes", "_power_watts", b"_power_watts", "_reason", b"_reason", "_temperature_celsius", b"_temperature_celsius", "driver_version", b"driver_version", "foreign_used_bytes", b"foreign_used_bytes", "memory_total_bytes", b"memory_total_bytes", "memory_used_bytes", b"memory_used_bytes", "power_watts", b"power_watts", "reason", b"reason", "temperature_celsius", b"temperature_celsius"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_driver_version", b"_driver_version", "_foreign_used_bytes", b"_foreign_used_bytes", "_memory_total_bytes", b"_memory_total_bytes", "_memory_used_bytes", b"_memory_used_bytes", "_power_watts", b"_power_watts", "_reason", b"_reason", "_since_unix_s", b"_since_unix_s", "_temperature_celsius", b"_temperature_celsius", "driver_version", b"driver_version", "fault", b"fault", "foreign_used_bytes", b"foreign_used_bytes", "memory_total_bytes", b"memory_total_bytes", "memory_used_bytes", b"memory_used_bytes", "power_watts", b"power_watts", "reason", b"reason", "since_unix_s", b"since_unix_s", "temperature_celsius", b"temperature_celsius"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_driver_version", b"_driver_version", "_foreign_used_bytes", b"_foreign_used_bytes", "_memory_total_bytes", b"_memory_total_bytes", "_memory_used_bytes", b"_memory_used_bytes", "_power_watts", b"_power_watts", "_reason", b"_reason", "_temperature_celsius", b"_temperature_celsius", "device_id", b"device_id", "driver_version", b"driver_version", "foreign_used_bytes", b"foreign_used_bytes", "gpu_class", b"gpu_class", "index", b"index", "memory_total_bytes", b"memory_total_bytes", "memory_used_bytes", b"memory_used_bytes", "power_watts", b"power_watts", "reason", b"reason", "state", b"state", "temperature_celsius", b"temperature_celsius", "vendor", b"vendor"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_driver_version", b"_driver_version", "_foreign_used_bytes", b"_foreign_used_bytes", "_memory_total_bytes", b"_memory_total_bytes", "_memory_used_bytes", b"_memory_used_bytes", "_power_watts", b"_power_watts", "_reason", b"_reason", "_since_unix_s", b"_since_unix_s", "_temperature_celsius", b"_temperature_celsius", "device_id", b"device_id", "driver_version", b"driver_version", "fault", b"fault", "foreign", b"foreign", "foreign_used_bytes", b"foreign_used_bytes", "gpu_class", b"gpu_class", "index", b"index", "memory_total_bytes", b"memory_total_bytes", "memory_used_bytes", b"memory_used_bytes", "power_watts", b"power_watts", "reason", b"reason", "since_unix_s", b"since_unix_s", "state", b"state", "temperature_celsius", b"temperature_celsius", "vendor", b"vendor"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__driver_version: _TypeAlias = _typing.Literal["driver_version"]  # noqa: Y015
     _WhichOneofArgType__driver_version: _TypeAlias = _typing.Literal["_driver_version", b"_driver_version"]  # noqa: Y015
@@ -420,6 +484,8 @@ class Device(_message.Message):
     _WhichOneofArgType__power_watts: _TypeAlias = _typing.Literal["_power_watts", b"_power_watts"]  # noqa: Y015
     _WhichOneofReturnType__reason: _TypeAlias = _typing.Literal["reason"]  # noqa: Y015
     _WhichOneofArgType__reason: _TypeAlias = _typing.Literal["_reason", b"_reason"]  # noqa: Y015
+    _WhichOneofReturnType__since_unix_s: _TypeAlias = _typing.Literal["since_unix_s"]  # noqa: Y015
+    _WhichOneofArgType__since_unix_s: _TypeAlias = _typing.Literal["_since_unix_s", b"_since_unix_s"]  # noqa: Y015
     _WhichOneofReturnType__temperature_celsius: _TypeAlias = _typing.Literal["temperature_celsius"]  # noqa: Y015
     _WhichOneofArgType__temperature_celsius: _TypeAlias = _typing.Literal["_temperature_celsius", b"_temperature_celsius"]  # noqa: Y015
     @_typing.overload
@@ -435,9 +501,72 @@ class Device(_message.Message):
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__reason) -> _WhichOneofReturnType__reason | None: ...
     @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__since_unix_s) -> _WhichOneofReturnType__since_unix_s | None: ...
+    @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__temperature_celsius) -> _WhichOneofReturnType__temperature_celsius | None: ...
 
 Global___Device: _TypeAlias = Device  # noqa: Y015
+
+@_typing.final
+class DeviceFault(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    FAULT_CLASS_FIELD_NUMBER: _builtins.int
+    REASON_FIELD_NUMBER: _builtins.int
+    TEXT_FIELD_NUMBER: _builtins.int
+    AT_UNIX_S_FIELD_NUMBER: _builtins.int
+    fault_class: Global___FaultClass.ValueType
+    reason: _builtins.str
+    """"xid_79", ..."""
+    text: _builtins.str
+    at_unix_s: _builtins.float
+    def __init__(
+        self,
+        *,
+        fault_class: Global___FaultClass.ValueType = ...,
+        reason: _builtins.str = ...,
+        text: _builtins.str = ...,
+        at_unix_s: _builtins.float = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["at_unix_s", b"at_unix_s", "fault_class", b"fault_class", "reason", b"reason", "text", b"text"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___DeviceFault: _TypeAlias = DeviceFault  # noqa: Y015
+
+@_typing.final
+class ForeignProcess(_message.Message):
+    """A process with memory on a device that no agent of ours started."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PID_FIELD_NUMBER: _builtins.int
+    NAME_FIELD_NUMBER: _builtins.int
+    USER_FIELD_NUMBER: _builtins.int
+    MEMORY_BYTES_FIELD_NUMBER: _builtins.int
+    pid: _builtins.int
+    name: _builtins.str
+    user: _builtins.str
+    memory_bytes: _builtins.int
+    def __init__(
+        self,
+        *,
+        pid: _builtins.int = ...,
+        name: _builtins.str = ...,
+        user: _builtins.str = ...,
+        memory_bytes: _builtins.int | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_memory_bytes", b"_memory_bytes", "memory_bytes", b"memory_bytes"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_memory_bytes", b"_memory_bytes", "memory_bytes", b"memory_bytes", "name", b"name", "pid", b"pid", "user", b"user"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__memory_bytes: _TypeAlias = _typing.Literal["memory_bytes"]  # noqa: Y015
+    _WhichOneofArgType__memory_bytes: _TypeAlias = _typing.Literal["_memory_bytes", b"_memory_bytes"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__memory_bytes) -> _WhichOneofReturnType__memory_bytes | None: ...
+
+Global___ForeignProcess: _TypeAlias = ForeignProcess  # noqa: Y015
 
 @_typing.final
 class DeviceHealth(_message.Message):
@@ -523,6 +652,26 @@ class ObservedShard(_message.Message):
         def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
         def WhichOneof(self, oneof_group: _Never) -> None: ...
 
+    @_typing.final
+    class MemoryUsedBytesEntry(_message.Message):
+        DESCRIPTOR: _descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: _builtins.int
+        VALUE_FIELD_NUMBER: _builtins.int
+        key: _builtins.str
+        value: _builtins.int
+        def __init__(
+            self,
+            *,
+            key: _builtins.str = ...,
+            value: _builtins.int = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "value", b"value"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
     SHARD_ID_FIELD_NUMBER: _builtins.int
     REPLICA_ID_FIELD_NUMBER: _builtins.int
     GROUP_EPOCH_FIELD_NUMBER: _builtins.int
@@ -539,6 +688,12 @@ class ObservedShard(_message.Message):
     RUNNING_UNKNOWN_REASON_FIELD_NUMBER: _builtins.int
     LOAD_S_FIELD_NUMBER: _builtins.int
     ADOPTED_FIELD_NUMBER: _builtins.int
+    PROBE_ERROR_FIELD_NUMBER: _builtins.int
+    STALLED_S_FIELD_NUMBER: _builtins.int
+    FETCH_S_FIELD_NUMBER: _builtins.int
+    WARM_UP_S_FIELD_NUMBER: _builtins.int
+    ENGINE_VERSION_FIELD_NUMBER: _builtins.int
+    MEMORY_USED_BYTES_FIELD_NUMBER: _builtins.int
     shard_id: _builtins.str
     replica_id: _builtins.str
     group_epoch: _builtins.int
@@ -560,6 +715,17 @@ class ObservedShard(_message.Message):
     """Seconds from launch to SERVING, once measured."""
     adopted: _builtins.bool
     """True after a restarted agent took over the running process."""
+    probe_error: _builtins.str
+    """Why its newest probe was not answered; absent: none failed since the last that was."""
+    stalled_s: _builtins.float
+    """Requests run and no token came for so long, by the engine's own counters; 0: it makes progress or is at rest;
+    absent: it has no such counters, or they cannot be read.
+    """
+    fetch_s: _builtins.float
+    """Parts of the start, once measured: `load_s` is the middle one."""
+    warm_up_s: _builtins.float
+    engine_version: _builtins.str
+    """As the engine names itself; absent until it was asked."""
     @_builtins.property
     def exit(self) -> Global___ShardExit:
         """With EXITED only."""
@@ -568,6 +734,10 @@ class ObservedShard(_message.Message):
     def ports(self) -> _containers.ScalarMap[_builtins.str, _builtins.int]: ...
     @_builtins.property
     def device_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
+    @_builtins.property
+    def memory_used_bytes(self) -> _containers.ScalarMap[_builtins.str, _builtins.int]:
+        """Most that each device was seen to hold for it, by device id."""
+
     def __init__(
         self,
         *,
@@ -587,27 +757,47 @@ class ObservedShard(_message.Message):
         running_unknown_reason: _builtins.str | None = ...,
         load_s: _builtins.float | None = ...,
         adopted: _builtins.bool = ...,
+        probe_error: _builtins.str | None = ...,
+        stalled_s: _builtins.float | None = ...,
+        fetch_s: _builtins.float | None = ...,
+        warm_up_s: _builtins.float | None = ...,
+        engine_version: _builtins.str | None = ...,
+        memory_used_bytes: _abc.Mapping[_builtins.str, _builtins.int] | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_exit", b"_exit", "_load_s", b"_load_s", "_pid", b"_pid", "_pid_start_ticks", b"_pid_start_ticks", "_progress", b"_progress", "_running_requests", b"_running_requests", "_running_unknown_reason", b"_running_unknown_reason", "exit", b"exit", "load_s", b"load_s", "pid", b"pid", "pid_start_ticks", b"pid_start_ticks", "progress", b"progress", "running_requests", b"running_requests", "running_unknown_reason", b"running_unknown_reason"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_engine_version", b"_engine_version", "_exit", b"_exit", "_fetch_s", b"_fetch_s", "_load_s", b"_load_s", "_pid", b"_pid", "_pid_start_ticks", b"_pid_start_ticks", "_probe_error", b"_probe_error", "_progress", b"_progress", "_running_requests", b"_running_requests", "_running_unknown_reason", b"_running_unknown_reason", "_stalled_s", b"_stalled_s", "_warm_up_s", b"_warm_up_s", "engine_version", b"engine_version", "exit", b"exit", "fetch_s", b"fetch_s", "load_s", b"load_s", "pid", b"pid", "pid_start_ticks", b"pid_start_ticks", "probe_error", b"probe_error", "progress", b"progress", "running_requests", b"running_requests", "running_unknown_reason", b"running_unknown_reason", "stalled_s", b"stalled_s", "warm_up_s", b"warm_up_s"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_exit", b"_exit", "_load_s", b"_load_s", "_pid", b"_pid", "_pid_start_ticks", b"_pid_start_ticks", "_progress", b"_progress", "_running_requests", b"_running_requests", "_running_unknown_reason", b"_running_unknown_reason", "adopted", b"adopted", "device_ids", b"device_ids", "exit", b"exit", "group_epoch", b"group_epoch", "load_s", b"load_s", "pid", b"pid", "pid_start_ticks", b"pid_start_ticks", "ports", b"ports", "probed", b"probed", "progress", b"progress", "replica_id", b"replica_id", "running_requests", b"running_requests", "running_unknown_reason", b"running_unknown_reason", "shard_id", b"shard_id", "spec_hash", b"spec_hash", "state", b"state"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_engine_version", b"_engine_version", "_exit", b"_exit", "_fetch_s", b"_fetch_s", "_load_s", b"_load_s", "_pid", b"_pid", "_pid_start_ticks", b"_pid_start_ticks", "_probe_error", b"_probe_error", "_progress", b"_progress", "_running_requests", b"_running_requests", "_running_unknown_reason", b"_running_unknown_reason", "_stalled_s", b"_stalled_s", "_warm_up_s", b"_warm_up_s", "adopted", b"adopted", "device_ids", b"device_ids", "engine_version", b"engine_version", "exit", b"exit", "fetch_s", b"fetch_s", "group_epoch", b"group_epoch", "load_s", b"load_s", "memory_used_bytes", b"memory_used_bytes", "pid", b"pid", "pid_start_ticks", b"pid_start_ticks", "ports", b"ports", "probe_error", b"probe_error", "probed", b"probed", "progress", b"progress", "replica_id", b"replica_id", "running_requests", b"running_requests", "running_unknown_reason", b"running_unknown_reason", "shard_id", b"shard_id", "spec_hash", b"spec_hash", "stalled_s", b"stalled_s", "state", b"state", "warm_up_s", b"warm_up_s"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__engine_version: _TypeAlias = _typing.Literal["engine_version"]  # noqa: Y015
+    _WhichOneofArgType__engine_version: _TypeAlias = _typing.Literal["_engine_version", b"_engine_version"]  # noqa: Y015
     _WhichOneofReturnType__exit: _TypeAlias = _typing.Literal["exit"]  # noqa: Y015
     _WhichOneofArgType__exit: _TypeAlias = _typing.Literal["_exit", b"_exit"]  # noqa: Y015
+    _WhichOneofReturnType__fetch_s: _TypeAlias = _typing.Literal["fetch_s"]  # noqa: Y015
+    _WhichOneofArgType__fetch_s: _TypeAlias = _typing.Literal["_fetch_s", b"_fetch_s"]  # noqa: Y015
     _WhichOneofReturnType__load_s: _TypeAlias = _typing.Literal["load_s"]  # noqa: Y015
     _WhichOneofArgType__load_s: _TypeAlias = _typing.Literal["_load_s", b"_load_s"]  # noqa: Y015
     _WhichOneofReturnType__pid: _TypeAlias = _typing.Literal["pid"]  # noqa: Y015
     _WhichOneofArgType__pid: _TypeAlias = _typing.Literal["_pid", b"_pid"]  # noqa: Y015
     _WhichOneofReturnType__pid_start_ticks: _TypeAlias = _typing.Literal["pid_start_ticks"]  # noqa: Y015
     _WhichOneofArgType__pid_start_ticks: _TypeAlias = _typing.Literal["_pid_start_ticks", b"_pid_start_ticks"]  # noqa: Y015
+    _WhichOneofReturnType__probe_error: _TypeAlias = _typing.Literal["probe_error"]  # noqa: Y015
+    _WhichOneofArgType__probe_error: _TypeAlias = _typing.Literal["_probe_error", b"_probe_error"]  # noqa: Y015
     _WhichOneofReturnType__progress: _TypeAlias = _typing.Literal["progress"]  # noqa: Y015
     _WhichOneofArgType__progress: _TypeAlias = _typing.Literal["_progress", b"_progress"]  # noqa: Y015
     _WhichOneofReturnType__running_requests: _TypeAlias = _typing.Literal["running_requests"]  # noqa: Y015
     _WhichOneofArgType__running_requests: _TypeAlias = _typing.Literal["_running_requests", b"_running_requests"]  # noqa: Y015
     _WhichOneofReturnType__running_unknown_reason: _TypeAlias = _typing.Literal["running_unknown_reason"]  # noqa: Y015
     _WhichOneofArgType__running_unknown_reason: _TypeAlias = _typing.Literal["_running_unknown_reason", b"_running_unknown_reason"]  # noqa: Y015
+    _WhichOneofReturnType__stalled_s: _TypeAlias = _typing.Literal["stalled_s"]  # noqa: Y015
+    _WhichOneofArgType__stalled_s: _TypeAlias = _typing.Literal["_stalled_s", b"_stalled_s"]  # noqa: Y015
+    _WhichOneofReturnType__warm_up_s: _TypeAlias = _typing.Literal["warm_up_s"]  # noqa: Y015
+    _WhichOneofArgType__warm_up_s: _TypeAlias = _typing.Literal["_warm_up_s", b"_warm_up_s"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__engine_version) -> _WhichOneofReturnType__engine_version | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__exit) -> _WhichOneofReturnType__exit | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__fetch_s) -> _WhichOneofReturnType__fetch_s | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__load_s) -> _WhichOneofReturnType__load_s | None: ...
     @_typing.overload
@@ -615,11 +805,17 @@ class ObservedShard(_message.Message):
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__pid_start_ticks) -> _WhichOneofReturnType__pid_start_ticks | None: ...
     @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__probe_error) -> _WhichOneofReturnType__probe_error | None: ...
+    @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__progress) -> _WhichOneofReturnType__progress | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__running_requests) -> _WhichOneofReturnType__running_requests | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__running_unknown_reason) -> _WhichOneofReturnType__running_unknown_reason | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__stalled_s) -> _WhichOneofReturnType__stalled_s | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__warm_up_s) -> _WhichOneofReturnType__warm_up_s | None: ...
 
 Global___ObservedShard: _TypeAlias = ObservedShard  # noqa: Y015
 
@@ -704,24 +900,142 @@ class CommandResult(_message.Message):
     COMMAND_ID_FIELD_NUMBER: _builtins.int
     ACCEPTED_FIELD_NUMBER: _builtins.int
     MESSAGE_FIELD_NUMBER: _builtins.int
+    FREED_BYTES_FIELD_NUMBER: _builtins.int
     command_id: _builtins.str
     accepted: _builtins.bool
     message: _builtins.str
     """Why not, or what was done; for people."""
+    freed_bytes: _builtins.int
+    """With RemoveWeights: what a second look found to be free."""
     def __init__(
         self,
         *,
         command_id: _builtins.str = ...,
         accepted: _builtins.bool = ...,
         message: _builtins.str = ...,
+        freed_bytes: _builtins.int | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_freed_bytes", b"_freed_bytes", "freed_bytes", b"freed_bytes"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_freed_bytes", b"_freed_bytes", "accepted", b"accepted", "command_id", b"command_id", "freed_bytes", b"freed_bytes", "message", b"message"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__freed_bytes: _TypeAlias = _typing.Literal["freed_bytes"]  # noqa: Y015
+    _WhichOneofArgType__freed_bytes: _TypeAlias = _typing.Literal["_freed_bytes", b"_freed_bytes"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__freed_bytes) -> _WhichOneofReturnType__freed_bytes | None: ...
+
+Global___CommandResult: _TypeAlias = CommandResult  # noqa: Y015
+
+@_typing.final
+class LogPiece(_message.Message):
+    """Of a ReadLogs; the last one says `end`."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    COMMAND_ID_FIELD_NUMBER: _builtins.int
+    DATA_FIELD_NUMBER: _builtins.int
+    GAP_FIELD_NUMBER: _builtins.int
+    END_FIELD_NUMBER: _builtins.int
+    ERROR_FIELD_NUMBER: _builtins.int
+    command_id: _builtins.str
+    data: _builtins.bytes
+    gap: _builtins.bool
+    end: _builtins.bool
+    error: _builtins.str
+    """With `end`: why there is no more; absent: all was read."""
+    def __init__(
+        self,
+        *,
+        command_id: _builtins.str = ...,
+        data: _builtins.bytes = ...,
+        gap: _builtins.bool = ...,
+        end: _builtins.bool = ...,
+        error: _builtins.str | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_error", b"_error", "error", b"error"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_error", b"_error", "command_id", b"command_id", "data", b"data", "end", b"end", "error", b"error", "gap", b"gap"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__error: _TypeAlias = _typing.Literal["error"]  # noqa: Y015
+    _WhichOneofArgType__error: _TypeAlias = _typing.Literal["_error", b"_error"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__error) -> _WhichOneofReturnType__error | None: ...
+
+Global___LogPiece: _TypeAlias = LogPiece  # noqa: Y015
+
+@_typing.final
+class BenchmarkReport(_message.Message):
+    """Of a DriveBenchmark: one level measured, or the end."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    COMMAND_ID_FIELD_NUMBER: _builtins.int
+    LEVEL_FIELD_NUMBER: _builtins.int
+    END_FIELD_NUMBER: _builtins.int
+    ERROR_FIELD_NUMBER: _builtins.int
+    command_id: _builtins.str
+    end: _builtins.bool
+    error: _builtins.str
+    @_builtins.property
+    def level(self) -> Global___BenchmarkLevel: ...
+    def __init__(
+        self,
+        *,
+        command_id: _builtins.str = ...,
+        level: Global___BenchmarkLevel | None = ...,
+        end: _builtins.bool = ...,
+        error: _builtins.str | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_error", b"_error", "error", b"error", "level", b"level"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_error", b"_error", "command_id", b"command_id", "end", b"end", "error", b"error", "level", b"level"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__error: _TypeAlias = _typing.Literal["error"]  # noqa: Y015
+    _WhichOneofArgType__error: _TypeAlias = _typing.Literal["_error", b"_error"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__error) -> _WhichOneofReturnType__error | None: ...
+
+Global___BenchmarkReport: _TypeAlias = BenchmarkReport  # noqa: Y015
+
+@_typing.final
+class BenchmarkLevel(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    CONCURRENCY_FIELD_NUMBER: _builtins.int
+    REQUESTS_FIELD_NUMBER: _builtins.int
+    FAILED_FIELD_NUMBER: _builtins.int
+    SECONDS_FIELD_NUMBER: _builtins.int
+    OUTPUT_TOKENS_FIELD_NUMBER: _builtins.int
+    TTFT_S_FIELD_NUMBER: _builtins.int
+    INTER_TOKEN_S_FIELD_NUMBER: _builtins.int
+    concurrency: _builtins.int
+    requests: _builtins.int
+    failed: _builtins.int
+    seconds: _builtins.float
+    output_tokens: _builtins.int
+    @_builtins.property
+    def ttft_s(self) -> _containers.RepeatedScalarFieldContainer[_builtins.float]:
+        """One a request that was answered, in seconds."""
+
+    @_builtins.property
+    def inter_token_s(self) -> _containers.RepeatedScalarFieldContainer[_builtins.float]:
+        """Mean time between tokens of each request with more than one."""
+
+    def __init__(
+        self,
+        *,
+        concurrency: _builtins.int = ...,
+        requests: _builtins.int = ...,
+        failed: _builtins.int = ...,
+        seconds: _builtins.float = ...,
+        output_tokens: _builtins.int = ...,
+        ttft_s: _abc.Iterable[_builtins.float] | None = ...,
+        inter_token_s: _abc.Iterable[_builtins.float] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["accepted", b"accepted", "command_id", b"command_id", "message", b"message"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["concurrency", b"concurrency", "failed", b"failed", "inter_token_s", b"inter_token_s", "output_tokens", b"output_tokens", "requests", b"requests", "seconds", b"seconds", "ttft_s", b"ttft_s"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
-Global___CommandResult: _TypeAlias = CommandResult  # noqa: Y015
+Global___BenchmarkLevel: _TypeAlias = BenchmarkLevel  # noqa: Y015
 
 @_typing.final
 class Beat(_message.Message):
@@ -1085,23 +1399,141 @@ class RemoveWeights(_message.Message):
     COMMAND_ID_FIELD_NUMBER: _builtins.int
     MODEL_FIELD_NUMBER: _builtins.int
     VERSION_FIELD_NUMBER: _builtins.int
+    FORCE_FIELD_NUMBER: _builtins.int
     command_id: _builtins.str
     model: _builtins.str
     version: _builtins.str
+    force: _builtins.bool
+    """Also while a shard maps it."""
     def __init__(
         self,
         *,
         command_id: _builtins.str = ...,
         model: _builtins.str = ...,
         version: _builtins.str = ...,
+        force: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["command_id", b"command_id", "model", b"model", "version", b"version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["command_id", b"command_id", "force", b"force", "model", b"model", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___RemoveWeights: _TypeAlias = RemoveWeights  # noqa: Y015
+
+@_typing.final
+class PrefetchWeights(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    COMMAND_ID_FIELD_NUMBER: _builtins.int
+    WEIGHTS_FIELD_NUMBER: _builtins.int
+    MIRROR_URLS_FIELD_NUMBER: _builtins.int
+    command_id: _builtins.str
+    @_builtins.property
+    def weights(self) -> _common_pb2.WeightsRef: ...
+    @_builtins.property
+    def mirror_urls(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
+    def __init__(
+        self,
+        *,
+        command_id: _builtins.str = ...,
+        weights: _common_pb2.WeightsRef | None = ...,
+        mirror_urls: _abc.Iterable[_builtins.str] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["weights", b"weights"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["command_id", b"command_id", "mirror_urls", b"mirror_urls", "weights", b"weights"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___PrefetchWeights: _TypeAlias = PrefetchWeights  # noqa: Y015
+
+@_typing.final
+class ReadLogs(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    COMMAND_ID_FIELD_NUMBER: _builtins.int
+    SHARD_ID_FIELD_NUMBER: _builtins.int
+    TAIL_LINES_FIELD_NUMBER: _builtins.int
+    FOLLOW_FIELD_NUMBER: _builtins.int
+    command_id: _builtins.str
+    shard_id: _builtins.str
+    tail_lines: _builtins.int
+    follow: _builtins.bool
+    def __init__(
+        self,
+        *,
+        command_id: _builtins.str = ...,
+        shard_id: _builtins.str = ...,
+        tail_lines: _builtins.int = ...,
+        follow: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["command_id", b"command_id", "follow", b"follow", "shard_id", b"shard_id", "tail_lines", b"tail_lines"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ReadLogs: _TypeAlias = ReadLogs  # noqa: Y015
+
+@_typing.final
+class CancelCommand(_message.Message):
+    """Ends a ReadLogs or DriveBenchmark that still runs."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    COMMAND_ID_FIELD_NUMBER: _builtins.int
+    command_id: _builtins.str
+    def __init__(
+        self,
+        *,
+        command_id: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["command_id", b"command_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___CancelCommand: _TypeAlias = CancelCommand  # noqa: Y015
+
+@_typing.final
+class DriveBenchmark(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    COMMAND_ID_FIELD_NUMBER: _builtins.int
+    SHARD_ID_FIELD_NUMBER: _builtins.int
+    CONCURRENCY_FIELD_NUMBER: _builtins.int
+    REQUESTS_PER_LEVEL_FIELD_NUMBER: _builtins.int
+    PROMPT_TOKENS_FIELD_NUMBER: _builtins.int
+    OUTPUT_TOKENS_FIELD_NUMBER: _builtins.int
+    LEVEL_TIMEOUT_S_FIELD_NUMBER: _builtins.int
+    command_id: _builtins.str
+    shard_id: _builtins.str
+    requests_per_level: _builtins.int
+    prompt_tokens: _builtins.int
+    output_tokens: _builtins.int
+    level_timeout_s: _builtins.float
+    @_builtins.property
+    def concurrency(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]: ...
+    def __init__(
+        self,
+        *,
+        command_id: _builtins.str = ...,
+        shard_id: _builtins.str = ...,
+        concurrency: _abc.Iterable[_builtins.int] | None = ...,
+        requests_per_level: _builtins.int = ...,
+        prompt_tokens: _builtins.int = ...,
+        output_tokens: _builtins.int = ...,
+        level_timeout_s: _builtins.float = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["command_id", b"command_id", "concurrency", b"concurrency", "level_timeout_s", b"level_timeout_s", "output_tokens", b"output_tokens", "prompt_tokens", b"prompt_tokens", "requests_per_level", b"requests_per_level", "shard_id", b"shard_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___DriveBenchmark: _TypeAlias = DriveBenchmark  # noqa: Y015
 
 @_typing.final
 class Reject(_message.Message):

@@ -339,14 +339,21 @@ Global___DeviceParts: _TypeAlias = DeviceParts  # noqa: Y015
 class GetStatusRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
+    AT_UNIX_S_FIELD_NUMBER: _builtins.int
+    at_unix_s: _builtins.float
+    """As it was recorded at or before this time; absent: now."""
     def __init__(
         self,
+        *,
+        at_unix_s: _builtins.float | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_at_unix_s", b"_at_unix_s", "at_unix_s", b"at_unix_s"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_at_unix_s", b"_at_unix_s", "at_unix_s", b"at_unix_s"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
+    _WhichOneofReturnType__at_unix_s: _TypeAlias = _typing.Literal["at_unix_s"]  # noqa: Y015
+    _WhichOneofArgType__at_unix_s: _TypeAlias = _typing.Literal["_at_unix_s", b"_at_unix_s"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__at_unix_s) -> _WhichOneofReturnType__at_unix_s | None: ...
 
 Global___GetStatusRequest: _TypeAlias = GetStatusRequest  # noqa: Y015
 
@@ -362,6 +369,16 @@ class GetStatusResponse(_message.Message):
     ROUTERS_FIELD_NUMBER: _builtins.int
     MODELS_FIELD_NUMBER: _builtins.int
     REPLICAS_FIELD_NUMBER: _builtins.int
+    BRAKE_FIELD_NUMBER: _builtins.int
+    NOBODY_ASKED_FIELD_NUMBER: _builtins.int
+    SUGGESTIONS_FIELD_NUMBER: _builtins.int
+    RECORDED_UNIX_S_FIELD_NUMBER: _builtins.int
+    EVENTS_SINCE_FIELD_NUMBER: _builtins.int
+    RISKS_FIELD_NUMBER: _builtins.int
+    brake: _builtins.bool
+    """LOST is held back because too many nodes are silent together."""
+    recorded_unix_s: _builtins.float
+    """With `at_unix_s`: when this was recorded, and what has happened between then and the time asked for."""
     @_builtins.property
     def info(self) -> Global___ViewInfo: ...
     @_builtins.property
@@ -378,6 +395,20 @@ class GetStatusResponse(_message.Message):
     def models(self) -> _containers.RepeatedCompositeFieldContainer[Global___ModelRow]: ...
     @_builtins.property
     def replicas(self) -> _containers.RepeatedCompositeFieldContainer[Global___ReplicaRow]: ...
+    @_builtins.property
+    def nobody_asked(self) -> _containers.RepeatedCompositeFieldContainer[Global___IdleHolding]:
+        """What idle replicas hold, most GPU-hours first."""
+
+    @_builtins.property
+    def suggestions(self) -> _containers.RepeatedCompositeFieldContainer[Global___EvictionProposal]:
+        """With `eviction: suggest`: what would make room for whom."""
+
+    @_builtins.property
+    def events_since(self) -> _containers.RepeatedCompositeFieldContainer[Global___Event]: ...
+    @_builtins.property
+    def risks(self) -> _containers.RepeatedCompositeFieldContainer[Global___NodeLossRisk]:
+        """The longest that one node's end would leave something without a place; absent: nothing would."""
+
     def __init__(
         self,
         *,
@@ -389,14 +420,151 @@ class GetStatusResponse(_message.Message):
         routers: Global___RouterCounts | None = ...,
         models: _abc.Iterable[Global___ModelRow] | None = ...,
         replicas: _abc.Iterable[Global___ReplicaRow] | None = ...,
+        brake: _builtins.bool = ...,
+        nobody_asked: _abc.Iterable[Global___IdleHolding] | None = ...,
+        suggestions: _abc.Iterable[Global___EvictionProposal] | None = ...,
+        recorded_unix_s: _builtins.float | None = ...,
+        events_since: _abc.Iterable[Global___Event] | None = ...,
+        risks: _abc.Iterable[Global___NodeLossRisk] | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["info", b"info", "nodes", b"nodes", "routers", b"routers"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_recorded_unix_s", b"_recorded_unix_s", "info", b"info", "nodes", b"nodes", "recorded_unix_s", b"recorded_unix_s", "routers", b"routers"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["capacity", b"capacity", "fabrics", b"fabrics", "info", b"info", "models", b"models", "nodes", b"nodes", "replicas", b"replicas", "routers", b"routers", "trouble", b"trouble"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_recorded_unix_s", b"_recorded_unix_s", "brake", b"brake", "capacity", b"capacity", "events_since", b"events_since", "fabrics", b"fabrics", "info", b"info", "models", b"models", "nobody_asked", b"nobody_asked", "nodes", b"nodes", "recorded_unix_s", b"recorded_unix_s", "replicas", b"replicas", "risks", b"risks", "routers", b"routers", "suggestions", b"suggestions", "trouble", b"trouble"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__recorded_unix_s: _TypeAlias = _typing.Literal["recorded_unix_s"]  # noqa: Y015
+    _WhichOneofArgType__recorded_unix_s: _TypeAlias = _typing.Literal["_recorded_unix_s", b"_recorded_unix_s"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__recorded_unix_s) -> _WhichOneofReturnType__recorded_unix_s | None: ...
+
+Global___GetStatusResponse: _TypeAlias = GetStatusResponse  # noqa: Y015
+
+@_typing.final
+class IdleHolding(_message.Message):
+    """An idle replica as a holder of devices."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    REPLICA_ID_FIELD_NUMBER: _builtins.int
+    MODEL_FIELD_NUMBER: _builtins.int
+    GPU_CLASS_FIELD_NUMBER: _builtins.int
+    GPUS_FIELD_NUMBER: _builtins.int
+    IDLE_S_FIELD_NUMBER: _builtins.int
+    NEVER_ASKED_FIELD_NUMBER: _builtins.int
+    LAST_ASKED_UNIX_S_FIELD_NUMBER: _builtins.int
+    GPU_HOURS_FIELD_NUMBER: _builtins.int
+    RELOAD_S_FIELD_NUMBER: _builtins.int
+    KEPT_BECAUSE_FIELD_NUMBER: _builtins.int
+    replica_id: _builtins.str
+    model: _builtins.str
+    gpu_class: _builtins.str
+    gpus: _builtins.int
+    idle_s: _builtins.float
+    never_asked: _builtins.bool
+    last_asked_unix_s: _builtins.float
+    gpu_hours: _builtins.float
+    reload_s: _builtins.float
+    """Measured cost of bringing it back; absent: never measured."""
+    kept_because: _builtins.str
+    """Why it stays all the same: "pinned", "configured", "residency", ...; absent: it may go."""
+    def __init__(
+        self,
+        *,
+        replica_id: _builtins.str = ...,
+        model: _builtins.str = ...,
+        gpu_class: _builtins.str = ...,
+        gpus: _builtins.int = ...,
+        idle_s: _builtins.float = ...,
+        never_asked: _builtins.bool = ...,
+        last_asked_unix_s: _builtins.float | None = ...,
+        gpu_hours: _builtins.float = ...,
+        reload_s: _builtins.float | None = ...,
+        kept_because: _builtins.str | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_kept_because", b"_kept_because", "_last_asked_unix_s", b"_last_asked_unix_s", "_reload_s", b"_reload_s", "kept_because", b"kept_because", "last_asked_unix_s", b"last_asked_unix_s", "reload_s", b"reload_s"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_kept_because", b"_kept_because", "_last_asked_unix_s", b"_last_asked_unix_s", "_reload_s", b"_reload_s", "gpu_class", b"gpu_class", "gpu_hours", b"gpu_hours", "gpus", b"gpus", "idle_s", b"idle_s", "kept_because", b"kept_because", "last_asked_unix_s", b"last_asked_unix_s", "model", b"model", "never_asked", b"never_asked", "reload_s", b"reload_s", "replica_id", b"replica_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__kept_because: _TypeAlias = _typing.Literal["kept_because"]  # noqa: Y015
+    _WhichOneofArgType__kept_because: _TypeAlias = _typing.Literal["_kept_because", b"_kept_because"]  # noqa: Y015
+    _WhichOneofReturnType__last_asked_unix_s: _TypeAlias = _typing.Literal["last_asked_unix_s"]  # noqa: Y015
+    _WhichOneofArgType__last_asked_unix_s: _TypeAlias = _typing.Literal["_last_asked_unix_s", b"_last_asked_unix_s"]  # noqa: Y015
+    _WhichOneofReturnType__reload_s: _TypeAlias = _typing.Literal["reload_s"]  # noqa: Y015
+    _WhichOneofArgType__reload_s: _TypeAlias = _typing.Literal["_reload_s", b"_reload_s"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__kept_because) -> _WhichOneofReturnType__kept_because | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__last_asked_unix_s) -> _WhichOneofReturnType__last_asked_unix_s | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__reload_s) -> _WhichOneofReturnType__reload_s | None: ...
+
+Global___IdleHolding: _TypeAlias = IdleHolding  # noqa: Y015
+
+@_typing.final
+class EvictionProposal(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    BENEFICIARY_MODEL_FIELD_NUMBER: _builtins.int
+    VICTIM_REPLICA_IDS_FIELD_NUMBER: _builtins.int
+    TEXT_FIELD_NUMBER: _builtins.int
+    FREES_IN_S_FIELD_NUMBER: _builtins.int
+    RELOAD_S_FIELD_NUMBER: _builtins.int
+    beneficiary_model: _builtins.str
+    text: _builtins.str
+    frees_in_s: _builtins.float
+    """Until the room is free; absent: unknown."""
+    reload_s: _builtins.float
+    @_builtins.property
+    def victim_replica_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
+    def __init__(
+        self,
+        *,
+        beneficiary_model: _builtins.str = ...,
+        victim_replica_ids: _abc.Iterable[_builtins.str] | None = ...,
+        text: _builtins.str = ...,
+        frees_in_s: _builtins.float | None = ...,
+        reload_s: _builtins.float | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_frees_in_s", b"_frees_in_s", "_reload_s", b"_reload_s", "frees_in_s", b"frees_in_s", "reload_s", b"reload_s"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_frees_in_s", b"_frees_in_s", "_reload_s", b"_reload_s", "beneficiary_model", b"beneficiary_model", "frees_in_s", b"frees_in_s", "reload_s", b"reload_s", "text", b"text", "victim_replica_ids", b"victim_replica_ids"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__frees_in_s: _TypeAlias = _typing.Literal["frees_in_s"]  # noqa: Y015
+    _WhichOneofArgType__frees_in_s: _TypeAlias = _typing.Literal["_frees_in_s", b"_frees_in_s"]  # noqa: Y015
+    _WhichOneofReturnType__reload_s: _TypeAlias = _typing.Literal["reload_s"]  # noqa: Y015
+    _WhichOneofArgType__reload_s: _TypeAlias = _typing.Literal["_reload_s", b"_reload_s"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__frees_in_s) -> _WhichOneofReturnType__frees_in_s | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__reload_s) -> _WhichOneofReturnType__reload_s | None: ...
+
+Global___EvictionProposal: _TypeAlias = EvictionProposal  # noqa: Y015
+
+@_typing.final
+class NodeLossRisk(_message.Message):
+    """What would find no place if this node ended now."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NODE_ID_FIELD_NUMBER: _builtins.int
+    HOMELESS_REPLICA_IDS_FIELD_NUMBER: _builtins.int
+    TEXT_FIELD_NUMBER: _builtins.int
+    node_id: _builtins.str
+    text: _builtins.str
+    @_builtins.property
+    def homeless_replica_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
+    def __init__(
+        self,
+        *,
+        node_id: _builtins.str = ...,
+        homeless_replica_ids: _abc.Iterable[_builtins.str] | None = ...,
+        text: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["homeless_replica_ids", b"homeless_replica_ids", "node_id", b"node_id", "text", b"text"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
-Global___GetStatusResponse: _TypeAlias = GetStatusResponse  # noqa: Y015
+Global___NodeLossRisk: _TypeAlias = NodeLossRisk  # noqa: Y015
 
 @_typing.final
 class NodeCounts(_message.Message):
@@ -543,6 +711,8 @@ class FabricRow(_message.Message):
     WHOLE_FREE_FIELD_NUMBER: _builtins.int
     WHOLE_FREE_IF_IDLE_LEFT_FIELD_NUMBER: _builtins.int
     GPU_CLASSES_FIELD_NUMBER: _builtins.int
+    LARGEST_FIT_FIELD_NUMBER: _builtins.int
+    LARGEST_FIT_IF_IDLE_LEFT_FIELD_NUMBER: _builtins.int
     fabric: _builtins.str
     nodes: _builtins.int
     whole_free: _builtins.int
@@ -550,6 +720,12 @@ class FabricRow(_message.Message):
     whole_free_if_idle_left: _builtins.int
     @_builtins.property
     def gpu_classes(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
+    @_builtins.property
+    def largest_fit(self) -> Global___LargestFit:
+        """Largest replica that fits: of whole nodes on a fabric; absent where not even one device is free."""
+
+    @_builtins.property
+    def largest_fit_if_idle_left(self) -> Global___LargestFit: ...
     def __init__(
         self,
         *,
@@ -558,14 +734,41 @@ class FabricRow(_message.Message):
         whole_free: _builtins.int = ...,
         whole_free_if_idle_left: _builtins.int = ...,
         gpu_classes: _abc.Iterable[_builtins.str] | None = ...,
+        largest_fit: Global___LargestFit | None = ...,
+        largest_fit_if_idle_left: Global___LargestFit | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["largest_fit", b"largest_fit", "largest_fit_if_idle_left", b"largest_fit_if_idle_left"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["fabric", b"fabric", "gpu_classes", b"gpu_classes", "nodes", b"nodes", "whole_free", b"whole_free", "whole_free_if_idle_left", b"whole_free_if_idle_left"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["fabric", b"fabric", "gpu_classes", b"gpu_classes", "largest_fit", b"largest_fit", "largest_fit_if_idle_left", b"largest_fit_if_idle_left", "nodes", b"nodes", "whole_free", b"whole_free", "whole_free_if_idle_left", b"whole_free_if_idle_left"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___FabricRow: _TypeAlias = FabricRow  # noqa: Y015
+
+@_typing.final
+class LargestFit(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NODES_FIELD_NUMBER: _builtins.int
+    GPUS_PER_NODE_FIELD_NUMBER: _builtins.int
+    GPU_CLASS_FIELD_NUMBER: _builtins.int
+    nodes: _builtins.int
+    gpus_per_node: _builtins.int
+    gpu_class: _builtins.str
+    def __init__(
+        self,
+        *,
+        nodes: _builtins.int = ...,
+        gpus_per_node: _builtins.int = ...,
+        gpu_class: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["gpu_class", b"gpu_class", "gpus_per_node", b"gpus_per_node", "nodes", b"nodes"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___LargestFit: _TypeAlias = LargestFit  # noqa: Y015
 
 @_typing.final
 class NodeRow(_message.Message):
@@ -583,6 +786,7 @@ class NodeRow(_message.Message):
     ADDRESS_FIELD_NUMBER: _builtins.int
     DISK_FREE_BYTES_FIELD_NUMBER: _builtins.int
     WEIGHTS_FIELD_NUMBER: _builtins.int
+    REASON_FIELD_NUMBER: _builtins.int
     node_id: _builtins.str
     state: Global___NodeState.ValueType
     schedulability: Global___Schedulability.ValueType
@@ -592,6 +796,8 @@ class NodeRow(_message.Message):
     version: _builtins.str
     address: _builtins.str
     disk_free_bytes: _builtins.int
+    reason: _builtins.str
+    """Why it was set aside, as the operator said."""
     @_builtins.property
     def fabrics(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
     @_builtins.property
@@ -615,10 +821,11 @@ class NodeRow(_message.Message):
         address: _builtins.str = ...,
         disk_free_bytes: _builtins.int | None = ...,
         weights: _abc.Iterable[_agent_pb2.HeldWeights] | None = ...,
+        reason: _builtins.str | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_beat_age_s", b"_beat_age_s", "_disk_free_bytes", b"_disk_free_bytes", "_pool", b"_pool", "beat_age_s", b"beat_age_s", "disk_free_bytes", b"disk_free_bytes", "pool", b"pool"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_beat_age_s", b"_beat_age_s", "_disk_free_bytes", b"_disk_free_bytes", "_pool", b"_pool", "_reason", b"_reason", "beat_age_s", b"beat_age_s", "disk_free_bytes", b"disk_free_bytes", "pool", b"pool", "reason", b"reason"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_beat_age_s", b"_beat_age_s", "_disk_free_bytes", b"_disk_free_bytes", "_pool", b"_pool", "address", b"address", "beat_age_s", b"beat_age_s", "devices", b"devices", "disk_free_bytes", b"disk_free_bytes", "fabrics", b"fabrics", "node_id", b"node_id", "pool", b"pool", "replica_ids", b"replica_ids", "schedulability", b"schedulability", "state", b"state", "version", b"version", "weights", b"weights"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_beat_age_s", b"_beat_age_s", "_disk_free_bytes", b"_disk_free_bytes", "_pool", b"_pool", "_reason", b"_reason", "address", b"address", "beat_age_s", b"beat_age_s", "devices", b"devices", "disk_free_bytes", b"disk_free_bytes", "fabrics", b"fabrics", "node_id", b"node_id", "pool", b"pool", "reason", b"reason", "replica_ids", b"replica_ids", "schedulability", b"schedulability", "state", b"state", "version", b"version", "weights", b"weights"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__beat_age_s: _TypeAlias = _typing.Literal["beat_age_s"]  # noqa: Y015
     _WhichOneofArgType__beat_age_s: _TypeAlias = _typing.Literal["_beat_age_s", b"_beat_age_s"]  # noqa: Y015
@@ -626,12 +833,16 @@ class NodeRow(_message.Message):
     _WhichOneofArgType__disk_free_bytes: _TypeAlias = _typing.Literal["_disk_free_bytes", b"_disk_free_bytes"]  # noqa: Y015
     _WhichOneofReturnType__pool: _TypeAlias = _typing.Literal["pool"]  # noqa: Y015
     _WhichOneofArgType__pool: _TypeAlias = _typing.Literal["_pool", b"_pool"]  # noqa: Y015
+    _WhichOneofReturnType__reason: _TypeAlias = _typing.Literal["reason"]  # noqa: Y015
+    _WhichOneofArgType__reason: _TypeAlias = _typing.Literal["_reason", b"_reason"]  # noqa: Y015
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__beat_age_s) -> _WhichOneofReturnType__beat_age_s | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__disk_free_bytes) -> _WhichOneofReturnType__disk_free_bytes | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__pool) -> _WhichOneofReturnType__pool | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__reason) -> _WhichOneofReturnType__reason | None: ...
 
 Global___NodeRow: _TypeAlias = NodeRow  # noqa: Y015
 
@@ -738,6 +949,9 @@ class ReplicaRow(_message.Message):
     READY_SINCE_UNIX_S_FIELD_NUMBER: _builtins.int
     RESTARTS_FIELD_NUMBER: _builtins.int
     URL_FIELD_NUMBER: _builtins.int
+    PROBE_ERROR_FIELD_NUMBER: _builtins.int
+    STALLED_S_FIELD_NUMBER: _builtins.int
+    CAUSE_FIELD_NUMBER: _builtins.int
     replica_id: _builtins.str
     model: _builtins.str
     profile: _builtins.str
@@ -757,6 +971,10 @@ class ReplicaRow(_message.Message):
     ready_since_unix_s: _builtins.float
     restarts: _builtins.int
     url: _builtins.str
+    probe_error: _builtins.str
+    """While starting: what its last probe said, and how long its engines have made no progress."""
+    stalled_s: _builtins.float
+    cause: _builtins.str
     @_builtins.property
     def shards(self) -> _containers.RepeatedCompositeFieldContainer[Global___ShardRow]: ...
     @_builtins.property
@@ -781,21 +999,28 @@ class ReplicaRow(_message.Message):
         ready_since_unix_s: _builtins.float | None = ...,
         restarts: _builtins.int = ...,
         url: _builtins.str | None = ...,
+        probe_error: _builtins.str | None = ...,
+        stalled_s: _builtins.float | None = ...,
+        cause: _builtins.str = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_in_flight", b"_in_flight", "_last_asked_unix_s", b"_last_asked_unix_s", "_progress", b"_progress", "_ready_since_unix_s", b"_ready_since_unix_s", "_reason", b"_reason", "_until_unix_s", b"_until_unix_s", "_url", b"_url", "idleness", b"idleness", "in_flight", b"in_flight", "last_asked_unix_s", b"last_asked_unix_s", "progress", b"progress", "ready_since_unix_s", b"ready_since_unix_s", "reason", b"reason", "until_unix_s", b"until_unix_s", "url", b"url"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_in_flight", b"_in_flight", "_last_asked_unix_s", b"_last_asked_unix_s", "_probe_error", b"_probe_error", "_progress", b"_progress", "_ready_since_unix_s", b"_ready_since_unix_s", "_reason", b"_reason", "_stalled_s", b"_stalled_s", "_until_unix_s", b"_until_unix_s", "_url", b"_url", "idleness", b"idleness", "in_flight", b"in_flight", "last_asked_unix_s", b"last_asked_unix_s", "probe_error", b"probe_error", "progress", b"progress", "ready_since_unix_s", b"ready_since_unix_s", "reason", b"reason", "stalled_s", b"stalled_s", "until_unix_s", b"until_unix_s", "url", b"url"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_in_flight", b"_in_flight", "_last_asked_unix_s", b"_last_asked_unix_s", "_progress", b"_progress", "_ready_since_unix_s", b"_ready_since_unix_s", "_reason", b"_reason", "_until_unix_s", b"_until_unix_s", "_url", b"_url", "gpus", b"gpus", "group_epoch", b"group_epoch", "idleness", b"idleness", "in_flight", b"in_flight", "last_asked_unix_s", b"last_asked_unix_s", "model", b"model", "phase", b"phase", "profile", b"profile", "progress", b"progress", "ready_since_unix_s", b"ready_since_unix_s", "reason", b"reason", "replica_id", b"replica_id", "restarts", b"restarts", "shards", b"shards", "unreachable", b"unreachable", "until_unix_s", b"until_unix_s", "url", b"url"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_in_flight", b"_in_flight", "_last_asked_unix_s", b"_last_asked_unix_s", "_probe_error", b"_probe_error", "_progress", b"_progress", "_ready_since_unix_s", b"_ready_since_unix_s", "_reason", b"_reason", "_stalled_s", b"_stalled_s", "_until_unix_s", b"_until_unix_s", "_url", b"_url", "cause", b"cause", "gpus", b"gpus", "group_epoch", b"group_epoch", "idleness", b"idleness", "in_flight", b"in_flight", "last_asked_unix_s", b"last_asked_unix_s", "model", b"model", "phase", b"phase", "probe_error", b"probe_error", "profile", b"profile", "progress", b"progress", "ready_since_unix_s", b"ready_since_unix_s", "reason", b"reason", "replica_id", b"replica_id", "restarts", b"restarts", "shards", b"shards", "stalled_s", b"stalled_s", "unreachable", b"unreachable", "until_unix_s", b"until_unix_s", "url", b"url"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__in_flight: _TypeAlias = _typing.Literal["in_flight"]  # noqa: Y015
     _WhichOneofArgType__in_flight: _TypeAlias = _typing.Literal["_in_flight", b"_in_flight"]  # noqa: Y015
     _WhichOneofReturnType__last_asked_unix_s: _TypeAlias = _typing.Literal["last_asked_unix_s"]  # noqa: Y015
     _WhichOneofArgType__last_asked_unix_s: _TypeAlias = _typing.Literal["_last_asked_unix_s", b"_last_asked_unix_s"]  # noqa: Y015
+    _WhichOneofReturnType__probe_error: _TypeAlias = _typing.Literal["probe_error"]  # noqa: Y015
+    _WhichOneofArgType__probe_error: _TypeAlias = _typing.Literal["_probe_error", b"_probe_error"]  # noqa: Y015
     _WhichOneofReturnType__progress: _TypeAlias = _typing.Literal["progress"]  # noqa: Y015
     _WhichOneofArgType__progress: _TypeAlias = _typing.Literal["_progress", b"_progress"]  # noqa: Y015
     _WhichOneofReturnType__ready_since_unix_s: _TypeAlias = _typing.Literal["ready_since_unix_s"]  # noqa: Y015
     _WhichOneofArgType__ready_since_unix_s: _TypeAlias = _typing.Literal["_ready_since_unix_s", b"_ready_since_unix_s"]  # noqa: Y015
     _WhichOneofReturnType__reason: _TypeAlias = _typing.Literal["reason"]  # noqa: Y015
     _WhichOneofArgType__reason: _TypeAlias = _typing.Literal["_reason", b"_reason"]  # noqa: Y015
+    _WhichOneofReturnType__stalled_s: _TypeAlias = _typing.Literal["stalled_s"]  # noqa: Y015
+    _WhichOneofArgType__stalled_s: _TypeAlias = _typing.Literal["_stalled_s", b"_stalled_s"]  # noqa: Y015
     _WhichOneofReturnType__until_unix_s: _TypeAlias = _typing.Literal["until_unix_s"]  # noqa: Y015
     _WhichOneofArgType__until_unix_s: _TypeAlias = _typing.Literal["_until_unix_s", b"_until_unix_s"]  # noqa: Y015
     _WhichOneofReturnType__url: _TypeAlias = _typing.Literal["url"]  # noqa: Y015
@@ -805,11 +1030,15 @@ class ReplicaRow(_message.Message):
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__last_asked_unix_s) -> _WhichOneofReturnType__last_asked_unix_s | None: ...
     @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__probe_error) -> _WhichOneofReturnType__probe_error | None: ...
+    @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__progress) -> _WhichOneofReturnType__progress | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__ready_since_unix_s) -> _WhichOneofReturnType__ready_since_unix_s | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__reason) -> _WhichOneofReturnType__reason | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__stalled_s) -> _WhichOneofReturnType__stalled_s | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__until_unix_s) -> _WhichOneofReturnType__until_unix_s | None: ...
     @_typing.overload
@@ -893,6 +1122,9 @@ class ModelRow(_message.Message):
     SOURCE_FIELD_NUMBER: _builtins.int
     PROFILES_FIELD_NUMBER: _builtins.int
     ETA_S_FIELD_NUMBER: _builtins.int
+    STOPPED_FIELD_NUMBER: _builtins.int
+    PINNED_FIELD_NUMBER: _builtins.int
+    CREATED_UNIX_S_FIELD_NUMBER: _builtins.int
     model: _builtins.str
     availability: _routing_pb2.ModelAvailability.ValueType
     reason: _builtins.str
@@ -906,6 +1138,11 @@ class ModelRow(_message.Message):
     source: _builtins.str
     """"configuration" or "stored"."""
     eta_s: _builtins.float
+    stopped: _builtins.bool
+    """An operator stopped it; it is not started by requests."""
+    pinned: _builtins.bool
+    created_unix_s: _builtins.float
+    """Of the spec, when it was stored or configured; absent: unknown."""
     @_builtins.property
     def aliases(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
     @_builtins.property
@@ -927,11 +1164,16 @@ class ModelRow(_message.Message):
         source: _builtins.str = ...,
         profiles: _abc.Iterable[_builtins.str] | None = ...,
         eta_s: _builtins.float | None = ...,
+        stopped: _builtins.bool = ...,
+        pinned: _builtins.bool = ...,
+        created_unix_s: _builtins.float | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_eta_s", b"_eta_s", "_in_flight", b"_in_flight", "_last_asked_unix_s", b"_last_asked_unix_s", "_reason", b"_reason", "eta_s", b"eta_s", "in_flight", b"in_flight", "last_asked_unix_s", b"last_asked_unix_s", "reason", b"reason"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_created_unix_s", b"_created_unix_s", "_eta_s", b"_eta_s", "_in_flight", b"_in_flight", "_last_asked_unix_s", b"_last_asked_unix_s", "_reason", b"_reason", "created_unix_s", b"created_unix_s", "eta_s", b"eta_s", "in_flight", b"in_flight", "last_asked_unix_s", b"last_asked_unix_s", "reason", b"reason"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_eta_s", b"_eta_s", "_in_flight", b"_in_flight", "_last_asked_unix_s", b"_last_asked_unix_s", "_reason", b"_reason", "aliases", b"aliases", "availability", b"availability", "eta_s", b"eta_s", "gpus", b"gpus", "held", b"held", "in_flight", b"in_flight", "last_asked_unix_s", b"last_asked_unix_s", "model", b"model", "profiles", b"profiles", "ready", b"ready", "reason", b"reason", "source", b"source", "starting", b"starting", "wanted", b"wanted"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_created_unix_s", b"_created_unix_s", "_eta_s", b"_eta_s", "_in_flight", b"_in_flight", "_last_asked_unix_s", b"_last_asked_unix_s", "_reason", b"_reason", "aliases", b"aliases", "availability", b"availability", "created_unix_s", b"created_unix_s", "eta_s", b"eta_s", "gpus", b"gpus", "held", b"held", "in_flight", b"in_flight", "last_asked_unix_s", b"last_asked_unix_s", "model", b"model", "pinned", b"pinned", "profiles", b"profiles", "ready", b"ready", "reason", b"reason", "source", b"source", "starting", b"starting", "stopped", b"stopped", "wanted", b"wanted"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__created_unix_s: _TypeAlias = _typing.Literal["created_unix_s"]  # noqa: Y015
+    _WhichOneofArgType__created_unix_s: _TypeAlias = _typing.Literal["_created_unix_s", b"_created_unix_s"]  # noqa: Y015
     _WhichOneofReturnType__eta_s: _TypeAlias = _typing.Literal["eta_s"]  # noqa: Y015
     _WhichOneofArgType__eta_s: _TypeAlias = _typing.Literal["_eta_s", b"_eta_s"]  # noqa: Y015
     _WhichOneofReturnType__in_flight: _TypeAlias = _typing.Literal["in_flight"]  # noqa: Y015
@@ -940,6 +1182,8 @@ class ModelRow(_message.Message):
     _WhichOneofArgType__last_asked_unix_s: _TypeAlias = _typing.Literal["_last_asked_unix_s", b"_last_asked_unix_s"]  # noqa: Y015
     _WhichOneofReturnType__reason: _TypeAlias = _typing.Literal["reason"]  # noqa: Y015
     _WhichOneofArgType__reason: _TypeAlias = _typing.Literal["_reason", b"_reason"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__created_unix_s) -> _WhichOneofReturnType__created_unix_s | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__eta_s) -> _WhichOneofReturnType__eta_s | None: ...
     @_typing.overload
@@ -1270,6 +1514,51 @@ class WhyResponse(_message.Message):
 Global___WhyResponse: _TypeAlias = WhyResponse  # noqa: Y015
 
 @_typing.final
+class WhyFix(_message.Message):
+    """One way to make it fit, with its price."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    COMMAND_FIELD_NUMBER: _builtins.int
+    TEXT_FIELD_NUMBER: _builtins.int
+    FREES_IN_S_FIELD_NUMBER: _builtins.int
+    READY_IN_S_FIELD_NUMBER: _builtins.int
+    RELOAD_S_FIELD_NUMBER: _builtins.int
+    command: _builtins.str
+    text: _builtins.str
+    frees_in_s: _builtins.float
+    """Until the room is free; until the model serves; until what left is back. Absent: never measured."""
+    ready_in_s: _builtins.float
+    reload_s: _builtins.float
+    def __init__(
+        self,
+        *,
+        command: _builtins.str = ...,
+        text: _builtins.str = ...,
+        frees_in_s: _builtins.float | None = ...,
+        ready_in_s: _builtins.float | None = ...,
+        reload_s: _builtins.float | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_frees_in_s", b"_frees_in_s", "_ready_in_s", b"_ready_in_s", "_reload_s", b"_reload_s", "frees_in_s", b"frees_in_s", "ready_in_s", b"ready_in_s", "reload_s", b"reload_s"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_frees_in_s", b"_frees_in_s", "_ready_in_s", b"_ready_in_s", "_reload_s", b"_reload_s", "command", b"command", "frees_in_s", b"frees_in_s", "ready_in_s", b"ready_in_s", "reload_s", b"reload_s", "text", b"text"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__frees_in_s: _TypeAlias = _typing.Literal["frees_in_s"]  # noqa: Y015
+    _WhichOneofArgType__frees_in_s: _TypeAlias = _typing.Literal["_frees_in_s", b"_frees_in_s"]  # noqa: Y015
+    _WhichOneofReturnType__ready_in_s: _TypeAlias = _typing.Literal["ready_in_s"]  # noqa: Y015
+    _WhichOneofArgType__ready_in_s: _TypeAlias = _typing.Literal["_ready_in_s", b"_ready_in_s"]  # noqa: Y015
+    _WhichOneofReturnType__reload_s: _TypeAlias = _typing.Literal["reload_s"]  # noqa: Y015
+    _WhichOneofArgType__reload_s: _TypeAlias = _typing.Literal["_reload_s", b"_reload_s"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__frees_in_s) -> _WhichOneofReturnType__frees_in_s | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__ready_in_s) -> _WhichOneofReturnType__ready_in_s | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__reload_s) -> _WhichOneofReturnType__reload_s | None: ...
+
+Global___WhyFix: _TypeAlias = WhyFix  # noqa: Y015
+
+@_typing.final
 class WhyProfile(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -1282,12 +1571,19 @@ class WhyProfile(_message.Message):
     PLACEMENT_FIELD_NUMBER: _builtins.int
     NEAR_MISSES_FIELD_NUMBER: _builtins.int
     FIX_FIELD_NUMBER: _builtins.int
+    CHEAPEST_FIELD_NUMBER: _builtins.int
+    OTHER_WAYS_FIELD_NUMBER: _builtins.int
+    MEMORY_BYTES_FIELD_NUMBER: _builtins.int
+    MEMORY_SOURCE_FIELD_NUMBER: _builtins.int
     profile: _builtins.str
     verdict: Global___WhyVerdict.ValueType
     needs: _builtins.str
     """"1 node with 2 L4 free" """
     nodes_considered: _builtins.int
     fix: _builtins.str
+    memory_bytes: _builtins.int
+    """Per device, and where that number comes from: "declared", "measured", "formula"."""
+    memory_source: _builtins.str
     @_builtins.property
     def filters(self) -> _containers.RepeatedCompositeFieldContainer[Global___WhyFilter]:
         """Nodes lost per reason; with fitting they add up to the number considered."""
@@ -1300,6 +1596,12 @@ class WhyProfile(_message.Message):
 
     @_builtins.property
     def near_misses(self) -> _containers.RepeatedCompositeFieldContainer[Global___WhyNearMiss]: ...
+    @_builtins.property
+    def cheapest(self) -> Global___WhyFix:
+        """The same with its price; further ways after it, each in words."""
+
+    @_builtins.property
+    def other_ways(self) -> _containers.RepeatedCompositeFieldContainer[Global___WhyFix]: ...
     def __init__(
         self,
         *,
@@ -1312,14 +1614,27 @@ class WhyProfile(_message.Message):
         placement: _abc.Iterable[Global___WhyPlacement] | None = ...,
         near_misses: _abc.Iterable[Global___WhyNearMiss] | None = ...,
         fix: _builtins.str | None = ...,
+        cheapest: Global___WhyFix | None = ...,
+        other_ways: _abc.Iterable[Global___WhyFix] | None = ...,
+        memory_bytes: _builtins.int | None = ...,
+        memory_source: _builtins.str | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_fix", b"_fix", "fix", b"fix"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_fix", b"_fix", "_memory_bytes", b"_memory_bytes", "_memory_source", b"_memory_source", "cheapest", b"cheapest", "fix", b"fix", "memory_bytes", b"memory_bytes", "memory_source", b"memory_source"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_fix", b"_fix", "filters", b"filters", "fitting_nodes", b"fitting_nodes", "fix", b"fix", "near_misses", b"near_misses", "needs", b"needs", "nodes_considered", b"nodes_considered", "placement", b"placement", "profile", b"profile", "verdict", b"verdict"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_fix", b"_fix", "_memory_bytes", b"_memory_bytes", "_memory_source", b"_memory_source", "cheapest", b"cheapest", "filters", b"filters", "fitting_nodes", b"fitting_nodes", "fix", b"fix", "memory_bytes", b"memory_bytes", "memory_source", b"memory_source", "near_misses", b"near_misses", "needs", b"needs", "nodes_considered", b"nodes_considered", "other_ways", b"other_ways", "placement", b"placement", "profile", b"profile", "verdict", b"verdict"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__fix: _TypeAlias = _typing.Literal["fix"]  # noqa: Y015
     _WhichOneofArgType__fix: _TypeAlias = _typing.Literal["_fix", b"_fix"]  # noqa: Y015
+    _WhichOneofReturnType__memory_bytes: _TypeAlias = _typing.Literal["memory_bytes"]  # noqa: Y015
+    _WhichOneofArgType__memory_bytes: _TypeAlias = _typing.Literal["_memory_bytes", b"_memory_bytes"]  # noqa: Y015
+    _WhichOneofReturnType__memory_source: _TypeAlias = _typing.Literal["memory_source"]  # noqa: Y015
+    _WhichOneofArgType__memory_source: _TypeAlias = _typing.Literal["_memory_source", b"_memory_source"]  # noqa: Y015
+    @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__fix) -> _WhichOneofReturnType__fix | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__memory_bytes) -> _WhichOneofReturnType__memory_bytes | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__memory_source) -> _WhichOneofReturnType__memory_source | None: ...
 
 Global___WhyProfile: _TypeAlias = WhyProfile  # noqa: Y015
 
@@ -1386,10 +1701,12 @@ class WhyNearMiss(_message.Message):
     NEEDED_FIELD_NUMBER: _builtins.int
     EVICT_REPLICA_IDS_FIELD_NUMBER: _builtins.int
     TEXT_FIELD_NUMBER: _builtins.int
+    FABRIC_FIELD_NUMBER: _builtins.int
     node_id: _builtins.str
     free: _builtins.int
     needed: _builtins.int
     text: _builtins.str
+    fabric: _builtins.str
     @_builtins.property
     def evict_replica_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """Idle replicas whose leaving would make room."""
@@ -1402,12 +1719,15 @@ class WhyNearMiss(_message.Message):
         needed: _builtins.int = ...,
         evict_replica_ids: _abc.Iterable[_builtins.str] | None = ...,
         text: _builtins.str = ...,
+        fabric: _builtins.str | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_fabric", b"_fabric", "fabric", b"fabric"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["evict_replica_ids", b"evict_replica_ids", "free", b"free", "needed", b"needed", "node_id", b"node_id", "text", b"text"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_fabric", b"_fabric", "evict_replica_ids", b"evict_replica_ids", "fabric", b"fabric", "free", b"free", "needed", b"needed", "node_id", b"node_id", "text", b"text"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
+    _WhichOneofReturnType__fabric: _TypeAlias = _typing.Literal["fabric"]  # noqa: Y015
+    _WhichOneofArgType__fabric: _TypeAlias = _typing.Literal["_fabric", b"_fabric"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__fabric) -> _WhichOneofReturnType__fabric | None: ...
 
 Global___WhyNearMiss: _TypeAlias = WhyNearMiss  # noqa: Y015
 
@@ -1417,18 +1737,22 @@ class ApplyModelRequest(_message.Message):
 
     MODEL_JSON_FIELD_NUMBER: _builtins.int
     DRY_RUN_FIELD_NUMBER: _builtins.int
+    STRICT_FIELD_NUMBER: _builtins.int
     model_json: _builtins.str
     """One model of the catalog as JSON; schema: docs/catalog.md."""
     dry_run: _builtins.bool
+    strict: _builtins.bool
+    """Refuse what can never fit on the fleet as it is known; without it that is a warning."""
     def __init__(
         self,
         *,
         model_json: _builtins.str = ...,
         dry_run: _builtins.bool = ...,
+        strict: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["dry_run", b"dry_run", "model_json", b"model_json"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["dry_run", b"dry_run", "model_json", b"model_json", "strict", b"strict"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1514,15 +1838,18 @@ class ActivateModelRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     MODEL_FIELD_NUMBER: _builtins.int
+    DRY_RUN_FIELD_NUMBER: _builtins.int
     model: _builtins.str
+    dry_run: _builtins.bool
     def __init__(
         self,
         *,
         model: _builtins.str = ...,
+        dry_run: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["model", b"model"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["dry_run", b"dry_run", "model", b"model"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1717,18 +2044,21 @@ class CordonNodeRequest(_message.Message):
 
     NODE_ID_FIELD_NUMBER: _builtins.int
     REASON_FIELD_NUMBER: _builtins.int
+    DRY_RUN_FIELD_NUMBER: _builtins.int
     node_id: _builtins.str
     reason: _builtins.str
     """Kept in the events; absent: none was given."""
+    dry_run: _builtins.bool
     def __init__(
         self,
         *,
         node_id: _builtins.str = ...,
         reason: _builtins.str | None = ...,
+        dry_run: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_reason", b"_reason", "reason", b"reason"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_reason", b"_reason", "node_id", b"node_id", "reason", b"reason"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_reason", b"_reason", "dry_run", b"dry_run", "node_id", b"node_id", "reason", b"reason"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__reason: _TypeAlias = _typing.Literal["reason"]  # noqa: Y015
     _WhichOneofArgType__reason: _TypeAlias = _typing.Literal["_reason", b"_reason"]  # noqa: Y015
@@ -1761,15 +2091,18 @@ class UncordonNodeRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     NODE_ID_FIELD_NUMBER: _builtins.int
+    DRY_RUN_FIELD_NUMBER: _builtins.int
     node_id: _builtins.str
+    dry_run: _builtins.bool
     def __init__(
         self,
         *,
         node_id: _builtins.str = ...,
+        dry_run: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["node_id", b"node_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["dry_run", b"dry_run", "node_id", b"node_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1794,3 +2127,1578 @@ class UncordonNodeResponse(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___UncordonNodeResponse: _TypeAlias = UncordonNodeResponse  # noqa: Y015
+
+@_typing.final
+class DrainNodeRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NODE_ID_FIELD_NUMBER: _builtins.int
+    REASON_FIELD_NUMBER: _builtins.int
+    DRY_RUN_FIELD_NUMBER: _builtins.int
+    node_id: _builtins.str
+    reason: _builtins.str
+    dry_run: _builtins.bool
+    def __init__(
+        self,
+        *,
+        node_id: _builtins.str = ...,
+        reason: _builtins.str | None = ...,
+        dry_run: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_reason", b"_reason", "reason", b"reason"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_reason", b"_reason", "dry_run", b"dry_run", "node_id", b"node_id", "reason", b"reason"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__reason: _TypeAlias = _typing.Literal["reason"]  # noqa: Y015
+    _WhichOneofArgType__reason: _TypeAlias = _typing.Literal["_reason", b"_reason"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__reason) -> _WhichOneofReturnType__reason | None: ...
+
+Global___DrainNodeRequest: _TypeAlias = DrainNodeRequest  # noqa: Y015
+
+@_typing.final
+class DrainNodeResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    CHANGE_FIELD_NUMBER: _builtins.int
+    STEPS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def change(self) -> Global___NodeChange: ...
+    @_builtins.property
+    def steps(self) -> _containers.RepeatedCompositeFieldContainer[Global___NodeDrainStep]:
+        """What becomes of each replica there: "moves" (its successor starts first), "stops first" (no room for both),
+        "stays until room is found".
+        """
+
+    def __init__(
+        self,
+        *,
+        change: Global___NodeChange | None = ...,
+        steps: _abc.Iterable[Global___NodeDrainStep] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["change", b"change"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["change", b"change", "steps", b"steps"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___DrainNodeResponse: _TypeAlias = DrainNodeResponse  # noqa: Y015
+
+@_typing.final
+class NodeDrainStep(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    REPLICA_ID_FIELD_NUMBER: _builtins.int
+    OUTCOME_FIELD_NUMBER: _builtins.int
+    TEXT_FIELD_NUMBER: _builtins.int
+    replica_id: _builtins.str
+    outcome: _builtins.str
+    text: _builtins.str
+    def __init__(
+        self,
+        *,
+        replica_id: _builtins.str = ...,
+        outcome: _builtins.str = ...,
+        text: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["outcome", b"outcome", "replica_id", b"replica_id", "text", b"text"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___NodeDrainStep: _TypeAlias = NodeDrainStep  # noqa: Y015
+
+@_typing.final
+class ConfirmLostRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NODE_ID_FIELD_NUMBER: _builtins.int
+    DRY_RUN_FIELD_NUMBER: _builtins.int
+    node_id: _builtins.str
+    dry_run: _builtins.bool
+    def __init__(
+        self,
+        *,
+        node_id: _builtins.str = ...,
+        dry_run: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["dry_run", b"dry_run", "node_id", b"node_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ConfirmLostRequest: _TypeAlias = ConfirmLostRequest  # noqa: Y015
+
+@_typing.final
+class ConfirmLostResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    CHANGE_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def change(self) -> Global___NodeChange: ...
+    def __init__(
+        self,
+        *,
+        change: Global___NodeChange | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["change", b"change"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["change", b"change"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ConfirmLostResponse: _TypeAlias = ConfirmLostResponse  # noqa: Y015
+
+@_typing.final
+class ModelChange(_message.Message):
+    """What a wish beside the spec does to a model."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    MODEL_FIELD_NUMBER: _builtins.int
+    OUTCOME_FIELD_NUMBER: _builtins.int
+    TEXT_FIELD_NUMBER: _builtins.int
+    REPLICA_IDS_FIELD_NUMBER: _builtins.int
+    WARNINGS_FIELD_NUMBER: _builtins.int
+    model: _builtins.str
+    outcome: _builtins.str
+    """"stopped", "started", "pinned", "unpinned", "unchanged"."""
+    text: _builtins.str
+    @_builtins.property
+    def replica_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
+    @_builtins.property
+    def warnings(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
+    def __init__(
+        self,
+        *,
+        model: _builtins.str = ...,
+        outcome: _builtins.str = ...,
+        text: _builtins.str = ...,
+        replica_ids: _abc.Iterable[_builtins.str] | None = ...,
+        warnings: _abc.Iterable[_builtins.str] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["model", b"model", "outcome", b"outcome", "replica_ids", b"replica_ids", "text", b"text", "warnings", b"warnings"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ModelChange: _TypeAlias = ModelChange  # noqa: Y015
+
+@_typing.final
+class StopModelRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    MODEL_FIELD_NUMBER: _builtins.int
+    DRY_RUN_FIELD_NUMBER: _builtins.int
+    model: _builtins.str
+    dry_run: _builtins.bool
+    def __init__(
+        self,
+        *,
+        model: _builtins.str = ...,
+        dry_run: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["dry_run", b"dry_run", "model", b"model"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___StopModelRequest: _TypeAlias = StopModelRequest  # noqa: Y015
+
+@_typing.final
+class StopModelResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    CHANGE_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def change(self) -> Global___ModelChange: ...
+    def __init__(
+        self,
+        *,
+        change: Global___ModelChange | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["change", b"change"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["change", b"change"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___StopModelResponse: _TypeAlias = StopModelResponse  # noqa: Y015
+
+@_typing.final
+class StartModelRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    MODEL_FIELD_NUMBER: _builtins.int
+    DRY_RUN_FIELD_NUMBER: _builtins.int
+    model: _builtins.str
+    dry_run: _builtins.bool
+    def __init__(
+        self,
+        *,
+        model: _builtins.str = ...,
+        dry_run: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["dry_run", b"dry_run", "model", b"model"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___StartModelRequest: _TypeAlias = StartModelRequest  # noqa: Y015
+
+@_typing.final
+class StartModelResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    CHANGE_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def change(self) -> Global___ModelChange: ...
+    def __init__(
+        self,
+        *,
+        change: Global___ModelChange | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["change", b"change"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["change", b"change"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___StartModelResponse: _TypeAlias = StartModelResponse  # noqa: Y015
+
+@_typing.final
+class PinModelRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    MODEL_FIELD_NUMBER: _builtins.int
+    PINNED_FIELD_NUMBER: _builtins.int
+    DRY_RUN_FIELD_NUMBER: _builtins.int
+    model: _builtins.str
+    pinned: _builtins.bool
+    """False takes the pin away, also one of the spec."""
+    dry_run: _builtins.bool
+    def __init__(
+        self,
+        *,
+        model: _builtins.str = ...,
+        pinned: _builtins.bool = ...,
+        dry_run: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["dry_run", b"dry_run", "model", b"model", "pinned", b"pinned"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___PinModelRequest: _TypeAlias = PinModelRequest  # noqa: Y015
+
+@_typing.final
+class PinModelResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    CHANGE_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def change(self) -> Global___ModelChange: ...
+    def __init__(
+        self,
+        *,
+        change: Global___ModelChange | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["change", b"change"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["change", b"change"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___PinModelResponse: _TypeAlias = PinModelResponse  # noqa: Y015
+
+@_typing.final
+class ListRoutersRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListRoutersRequest: _TypeAlias = ListRoutersRequest  # noqa: Y015
+
+@_typing.final
+class ListRoutersResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    INFO_FIELD_NUMBER: _builtins.int
+    ROUTERS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def info(self) -> Global___ViewInfo: ...
+    @_builtins.property
+    def routers(self) -> _containers.RepeatedCompositeFieldContainer[Global___RouterRow]: ...
+    def __init__(
+        self,
+        *,
+        info: Global___ViewInfo | None = ...,
+        routers: _abc.Iterable[Global___RouterRow] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["info", b"info"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["info", b"info", "routers", b"routers"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListRoutersResponse: _TypeAlias = ListRoutersResponse  # noqa: Y015
+
+@_typing.final
+class RouterRow(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ROUTER_ID_FIELD_NUMBER: _builtins.int
+    INCARNATION_FIELD_NUMBER: _builtins.int
+    SEEN_UNIX_S_FIELD_NUMBER: _builtins.int
+    REPORT_AGE_S_FIELD_NUMBER: _builtins.int
+    WATCHING_FIELD_NUMBER: _builtins.int
+    APPLIED_VERSION_FIELD_NUMBER: _builtins.int
+    CRASHED_UNIX_S_FIELD_NUMBER: _builtins.int
+    IN_FLIGHT_FIELD_NUMBER: _builtins.int
+    HELD_FIELD_NUMBER: _builtins.int
+    router_id: _builtins.str
+    incarnation: _builtins.str
+    seen_unix_s: _builtins.float
+    report_age_s: _builtins.float
+    """Age of its newest report; absent: none is fresh."""
+    watching: _builtins.bool
+    """It watches routes now."""
+    applied_version: _builtins.int
+    """It has applied this version of the routes with all its workers."""
+    crashed_unix_s: _builtins.float
+    in_flight: _builtins.int
+    held: _builtins.int
+    def __init__(
+        self,
+        *,
+        router_id: _builtins.str = ...,
+        incarnation: _builtins.str = ...,
+        seen_unix_s: _builtins.float = ...,
+        report_age_s: _builtins.float | None = ...,
+        watching: _builtins.bool = ...,
+        applied_version: _builtins.int | None = ...,
+        crashed_unix_s: _builtins.float | None = ...,
+        in_flight: _builtins.int | None = ...,
+        held: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_applied_version", b"_applied_version", "_crashed_unix_s", b"_crashed_unix_s", "_in_flight", b"_in_flight", "_report_age_s", b"_report_age_s", "applied_version", b"applied_version", "crashed_unix_s", b"crashed_unix_s", "in_flight", b"in_flight", "report_age_s", b"report_age_s"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_applied_version", b"_applied_version", "_crashed_unix_s", b"_crashed_unix_s", "_in_flight", b"_in_flight", "_report_age_s", b"_report_age_s", "applied_version", b"applied_version", "crashed_unix_s", b"crashed_unix_s", "held", b"held", "in_flight", b"in_flight", "incarnation", b"incarnation", "report_age_s", b"report_age_s", "router_id", b"router_id", "seen_unix_s", b"seen_unix_s", "watching", b"watching"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__applied_version: _TypeAlias = _typing.Literal["applied_version"]  # noqa: Y015
+    _WhichOneofArgType__applied_version: _TypeAlias = _typing.Literal["_applied_version", b"_applied_version"]  # noqa: Y015
+    _WhichOneofReturnType__crashed_unix_s: _TypeAlias = _typing.Literal["crashed_unix_s"]  # noqa: Y015
+    _WhichOneofArgType__crashed_unix_s: _TypeAlias = _typing.Literal["_crashed_unix_s", b"_crashed_unix_s"]  # noqa: Y015
+    _WhichOneofReturnType__in_flight: _TypeAlias = _typing.Literal["in_flight"]  # noqa: Y015
+    _WhichOneofArgType__in_flight: _TypeAlias = _typing.Literal["_in_flight", b"_in_flight"]  # noqa: Y015
+    _WhichOneofReturnType__report_age_s: _TypeAlias = _typing.Literal["report_age_s"]  # noqa: Y015
+    _WhichOneofArgType__report_age_s: _TypeAlias = _typing.Literal["_report_age_s", b"_report_age_s"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__applied_version) -> _WhichOneofReturnType__applied_version | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__crashed_unix_s) -> _WhichOneofReturnType__crashed_unix_s | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__in_flight) -> _WhichOneofReturnType__in_flight | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__report_age_s) -> _WhichOneofReturnType__report_age_s | None: ...
+
+Global___RouterRow: _TypeAlias = RouterRow  # noqa: Y015
+
+@_typing.final
+class ForgetRouterRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ROUTER_ID_FIELD_NUMBER: _builtins.int
+    DRY_RUN_FIELD_NUMBER: _builtins.int
+    router_id: _builtins.str
+    dry_run: _builtins.bool
+    def __init__(
+        self,
+        *,
+        router_id: _builtins.str = ...,
+        dry_run: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["dry_run", b"dry_run", "router_id", b"router_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ForgetRouterRequest: _TypeAlias = ForgetRouterRequest  # noqa: Y015
+
+@_typing.final
+class ForgetRouterResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ROUTER_ID_FIELD_NUMBER: _builtins.int
+    TEXT_FIELD_NUMBER: _builtins.int
+    router_id: _builtins.str
+    text: _builtins.str
+    def __init__(
+        self,
+        *,
+        router_id: _builtins.str = ...,
+        text: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["router_id", b"router_id", "text", b"text"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ForgetRouterResponse: _TypeAlias = ForgetRouterResponse  # noqa: Y015
+
+@_typing.final
+class ReclaimRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    APPLY_FIELD_NUMBER: _builtins.int
+    IDLE_S_FIELD_NUMBER: _builtins.int
+    MODEL_FIELD_NUMBER: _builtins.int
+    apply: _builtins.bool
+    """False: only say what could go."""
+    idle_s: _builtins.float
+    """Only what nobody asked for so long; absent: each model's own idle_after_s, or an hour where it has none."""
+    model: _builtins.str
+    def __init__(
+        self,
+        *,
+        apply: _builtins.bool = ...,
+        idle_s: _builtins.float | None = ...,
+        model: _builtins.str | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_idle_s", b"_idle_s", "_model", b"_model", "idle_s", b"idle_s", "model", b"model"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_idle_s", b"_idle_s", "_model", b"_model", "apply", b"apply", "idle_s", b"idle_s", "model", b"model"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__idle_s: _TypeAlias = _typing.Literal["idle_s"]  # noqa: Y015
+    _WhichOneofArgType__idle_s: _TypeAlias = _typing.Literal["_idle_s", b"_idle_s"]  # noqa: Y015
+    _WhichOneofReturnType__model: _TypeAlias = _typing.Literal["model"]  # noqa: Y015
+    _WhichOneofArgType__model: _TypeAlias = _typing.Literal["_model", b"_model"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__idle_s) -> _WhichOneofReturnType__idle_s | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__model) -> _WhichOneofReturnType__model | None: ...
+
+Global___ReclaimRequest: _TypeAlias = ReclaimRequest  # noqa: Y015
+
+@_typing.final
+class ReclaimResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    INFO_FIELD_NUMBER: _builtins.int
+    HOLDINGS_FIELD_NUMBER: _builtins.int
+    CHANGES_FIELD_NUMBER: _builtins.int
+    UNKNOWN_FIELD_NUMBER: _builtins.int
+    GPUS_FIELD_NUMBER: _builtins.int
+    GPU_HOURS_FIELD_NUMBER: _builtins.int
+    gpus: _builtins.int
+    """Freed by letting go all that may go."""
+    gpu_hours: _builtins.float
+    @_builtins.property
+    def info(self) -> Global___ViewInfo: ...
+    @_builtins.property
+    def holdings(self) -> _containers.RepeatedCompositeFieldContainer[Global___IdleHolding]: ...
+    @_builtins.property
+    def changes(self) -> _containers.RepeatedCompositeFieldContainer[Global___ReplicaChange]:
+        """With `apply`: what was let go, and how."""
+
+    @_builtins.property
+    def unknown(self) -> _containers.RepeatedCompositeFieldContainer[Global___UnknownHolding]:
+        """Not idle, only unknown: replica id and why."""
+
+    def __init__(
+        self,
+        *,
+        info: Global___ViewInfo | None = ...,
+        holdings: _abc.Iterable[Global___IdleHolding] | None = ...,
+        changes: _abc.Iterable[Global___ReplicaChange] | None = ...,
+        unknown: _abc.Iterable[Global___UnknownHolding] | None = ...,
+        gpus: _builtins.int = ...,
+        gpu_hours: _builtins.float = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["info", b"info"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["changes", b"changes", "gpu_hours", b"gpu_hours", "gpus", b"gpus", "holdings", b"holdings", "info", b"info", "unknown", b"unknown"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ReclaimResponse: _TypeAlias = ReclaimResponse  # noqa: Y015
+
+@_typing.final
+class UnknownHolding(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    REPLICA_ID_FIELD_NUMBER: _builtins.int
+    REASON_FIELD_NUMBER: _builtins.int
+    GPUS_FIELD_NUMBER: _builtins.int
+    replica_id: _builtins.str
+    reason: _builtins.str
+    gpus: _builtins.int
+    def __init__(
+        self,
+        *,
+        replica_id: _builtins.str = ...,
+        reason: _builtins.str = ...,
+        gpus: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["gpus", b"gpus", "reason", b"reason", "replica_id", b"replica_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___UnknownHolding: _TypeAlias = UnknownHolding  # noqa: Y015
+
+@_typing.final
+class ListEvictionsRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    SINCE_UNIX_S_FIELD_NUMBER: _builtins.int
+    MODEL_FIELD_NUMBER: _builtins.int
+    since_unix_s: _builtins.float
+    model: _builtins.str
+    def __init__(
+        self,
+        *,
+        since_unix_s: _builtins.float | None = ...,
+        model: _builtins.str | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_model", b"_model", "_since_unix_s", b"_since_unix_s", "model", b"model", "since_unix_s", b"since_unix_s"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_model", b"_model", "_since_unix_s", b"_since_unix_s", "model", b"model", "since_unix_s", b"since_unix_s"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__model: _TypeAlias = _typing.Literal["model"]  # noqa: Y015
+    _WhichOneofArgType__model: _TypeAlias = _typing.Literal["_model", b"_model"]  # noqa: Y015
+    _WhichOneofReturnType__since_unix_s: _TypeAlias = _typing.Literal["since_unix_s"]  # noqa: Y015
+    _WhichOneofArgType__since_unix_s: _TypeAlias = _typing.Literal["_since_unix_s", b"_since_unix_s"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__model) -> _WhichOneofReturnType__model | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__since_unix_s) -> _WhichOneofReturnType__since_unix_s | None: ...
+
+Global___ListEvictionsRequest: _TypeAlias = ListEvictionsRequest  # noqa: Y015
+
+@_typing.final
+class ListEvictionsResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    INFO_FIELD_NUMBER: _builtins.int
+    EVICTIONS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def info(self) -> Global___ViewInfo: ...
+    @_builtins.property
+    def evictions(self) -> _containers.RepeatedCompositeFieldContainer[Global___EvictionRow]:
+        """Newest first."""
+
+    def __init__(
+        self,
+        *,
+        info: Global___ViewInfo | None = ...,
+        evictions: _abc.Iterable[Global___EvictionRow] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["info", b"info"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["evictions", b"evictions", "info", b"info"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListEvictionsResponse: _TypeAlias = ListEvictionsResponse  # noqa: Y015
+
+@_typing.final
+class EvictionRow(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    EVICTION_ID_FIELD_NUMBER: _builtins.int
+    VICTIM_REPLICA_ID_FIELD_NUMBER: _builtins.int
+    VICTIM_MODEL_FIELD_NUMBER: _builtins.int
+    BENEFICIARY_MODEL_FIELD_NUMBER: _builtins.int
+    BENEFICIARY_REPLICA_ID_FIELD_NUMBER: _builtins.int
+    DECIDED_UNIX_S_FIELD_NUMBER: _builtins.int
+    STATE_FIELD_NUMBER: _builtins.int
+    TEXT_FIELD_NUMBER: _builtins.int
+    EVIDENCE_FIELD_NUMBER: _builtins.int
+    GPUS_FIELD_NUMBER: _builtins.int
+    IDLE_S_FIELD_NUMBER: _builtins.int
+    PREDICTED_FREE_S_FIELD_NUMBER: _builtins.int
+    REAL_FREE_S_FIELD_NUMBER: _builtins.int
+    RELOAD_S_FIELD_NUMBER: _builtins.int
+    REGRETTED_UNIX_S_FIELD_NUMBER: _builtins.int
+    eviction_id: _builtins.str
+    """The victim's endpoint: replica and group epoch."""
+    victim_replica_id: _builtins.str
+    victim_model: _builtins.str
+    beneficiary_model: _builtins.str
+    beneficiary_replica_id: _builtins.str
+    decided_unix_s: _builtins.float
+    state: _builtins.str
+    """"draining", "done", "cancelled", "failed"."""
+    text: _builtins.str
+    gpus: _builtins.int
+    idle_s: _builtins.float
+    predicted_free_s: _builtins.float
+    real_free_s: _builtins.float
+    reload_s: _builtins.float
+    regretted_unix_s: _builtins.float
+    """The victim was asked for again so soon after that it should have stayed."""
+    @_builtins.property
+    def evidence(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """What the verdict stood on: each router with the age of its report, and the idle time."""
+
+    def __init__(
+        self,
+        *,
+        eviction_id: _builtins.str = ...,
+        victim_replica_id: _builtins.str = ...,
+        victim_model: _builtins.str = ...,
+        beneficiary_model: _builtins.str = ...,
+        beneficiary_replica_id: _builtins.str | None = ...,
+        decided_unix_s: _builtins.float = ...,
+        state: _builtins.str = ...,
+        text: _builtins.str = ...,
+        evidence: _abc.Iterable[_builtins.str] | None = ...,
+        gpus: _builtins.int = ...,
+        idle_s: _builtins.float = ...,
+        predicted_free_s: _builtins.float | None = ...,
+        real_free_s: _builtins.float | None = ...,
+        reload_s: _builtins.float | None = ...,
+        regretted_unix_s: _builtins.float | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_beneficiary_replica_id", b"_beneficiary_replica_id", "_predicted_free_s", b"_predicted_free_s", "_real_free_s", b"_real_free_s", "_regretted_unix_s", b"_regretted_unix_s", "_reload_s", b"_reload_s", "beneficiary_replica_id", b"beneficiary_replica_id", "predicted_free_s", b"predicted_free_s", "real_free_s", b"real_free_s", "regretted_unix_s", b"regretted_unix_s", "reload_s", b"reload_s"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_beneficiary_replica_id", b"_beneficiary_replica_id", "_predicted_free_s", b"_predicted_free_s", "_real_free_s", b"_real_free_s", "_regretted_unix_s", b"_regretted_unix_s", "_reload_s", b"_reload_s", "beneficiary_model", b"beneficiary_model", "beneficiary_replica_id", b"beneficiary_replica_id", "decided_unix_s", b"decided_unix_s", "eviction_id", b"eviction_id", "evidence", b"evidence", "gpus", b"gpus", "idle_s", b"idle_s", "predicted_free_s", b"predicted_free_s", "real_free_s", b"real_free_s", "regretted_unix_s", b"regretted_unix_s", "reload_s", b"reload_s", "state", b"state", "text", b"text", "victim_model", b"victim_model", "victim_replica_id", b"victim_replica_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__beneficiary_replica_id: _TypeAlias = _typing.Literal["beneficiary_replica_id"]  # noqa: Y015
+    _WhichOneofArgType__beneficiary_replica_id: _TypeAlias = _typing.Literal["_beneficiary_replica_id", b"_beneficiary_replica_id"]  # noqa: Y015
+    _WhichOneofReturnType__predicted_free_s: _TypeAlias = _typing.Literal["predicted_free_s"]  # noqa: Y015
+    _WhichOneofArgType__predicted_free_s: _TypeAlias = _typing.Literal["_predicted_free_s", b"_predicted_free_s"]  # noqa: Y015
+    _WhichOneofReturnType__real_free_s: _TypeAlias = _typing.Literal["real_free_s"]  # noqa: Y015
+    _WhichOneofArgType__real_free_s: _TypeAlias = _typing.Literal["_real_free_s", b"_real_free_s"]  # noqa: Y015
+    _WhichOneofReturnType__regretted_unix_s: _TypeAlias = _typing.Literal["regretted_unix_s"]  # noqa: Y015
+    _WhichOneofArgType__regretted_unix_s: _TypeAlias = _typing.Literal["_regretted_unix_s", b"_regretted_unix_s"]  # noqa: Y015
+    _WhichOneofReturnType__reload_s: _TypeAlias = _typing.Literal["reload_s"]  # noqa: Y015
+    _WhichOneofArgType__reload_s: _TypeAlias = _typing.Literal["_reload_s", b"_reload_s"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__beneficiary_replica_id) -> _WhichOneofReturnType__beneficiary_replica_id | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__predicted_free_s) -> _WhichOneofReturnType__predicted_free_s | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__real_free_s) -> _WhichOneofReturnType__real_free_s | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__regretted_unix_s) -> _WhichOneofReturnType__regretted_unix_s | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__reload_s) -> _WhichOneofReturnType__reload_s | None: ...
+
+Global___EvictionRow: _TypeAlias = EvictionRow  # noqa: Y015
+
+@_typing.final
+class ListWeightsRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NODE_ID_FIELD_NUMBER: _builtins.int
+    MODEL_FIELD_NUMBER: _builtins.int
+    node_id: _builtins.str
+    model: _builtins.str
+    def __init__(
+        self,
+        *,
+        node_id: _builtins.str | None = ...,
+        model: _builtins.str | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_model", b"_model", "_node_id", b"_node_id", "model", b"model", "node_id", b"node_id"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_model", b"_model", "_node_id", b"_node_id", "model", b"model", "node_id", b"node_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__model: _TypeAlias = _typing.Literal["model"]  # noqa: Y015
+    _WhichOneofArgType__model: _TypeAlias = _typing.Literal["_model", b"_model"]  # noqa: Y015
+    _WhichOneofReturnType__node_id: _TypeAlias = _typing.Literal["node_id"]  # noqa: Y015
+    _WhichOneofArgType__node_id: _TypeAlias = _typing.Literal["_node_id", b"_node_id"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__model) -> _WhichOneofReturnType__model | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__node_id) -> _WhichOneofReturnType__node_id | None: ...
+
+Global___ListWeightsRequest: _TypeAlias = ListWeightsRequest  # noqa: Y015
+
+@_typing.final
+class ListWeightsResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    INFO_FIELD_NUMBER: _builtins.int
+    WEIGHTS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def info(self) -> Global___ViewInfo: ...
+    @_builtins.property
+    def weights(self) -> _containers.RepeatedCompositeFieldContainer[Global___NodeWeights]: ...
+    def __init__(
+        self,
+        *,
+        info: Global___ViewInfo | None = ...,
+        weights: _abc.Iterable[Global___NodeWeights] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["info", b"info"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["info", b"info", "weights", b"weights"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListWeightsResponse: _TypeAlias = ListWeightsResponse  # noqa: Y015
+
+@_typing.final
+class NodeWeights(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NODE_ID_FIELD_NUMBER: _builtins.int
+    MODEL_FIELD_NUMBER: _builtins.int
+    VERSION_FIELD_NUMBER: _builtins.int
+    BYTES_FIELD_NUMBER: _builtins.int
+    COMPLETE_FIELD_NUMBER: _builtins.int
+    USED_BY_FIELD_NUMBER: _builtins.int
+    WANTED_FIELD_NUMBER: _builtins.int
+    DISK_FREE_BYTES_FIELD_NUMBER: _builtins.int
+    node_id: _builtins.str
+    model: _builtins.str
+    version: _builtins.str
+    bytes: _builtins.int
+    complete: _builtins.bool
+    wanted: _builtins.bool
+    """Some model of the catalog names this version."""
+    disk_free_bytes: _builtins.int
+    @_builtins.property
+    def used_by(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Replicas with a shard there that maps it."""
+
+    def __init__(
+        self,
+        *,
+        node_id: _builtins.str = ...,
+        model: _builtins.str = ...,
+        version: _builtins.str = ...,
+        bytes: _builtins.int = ...,
+        complete: _builtins.bool = ...,
+        used_by: _abc.Iterable[_builtins.str] | None = ...,
+        wanted: _builtins.bool = ...,
+        disk_free_bytes: _builtins.int | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_disk_free_bytes", b"_disk_free_bytes", "disk_free_bytes", b"disk_free_bytes"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_disk_free_bytes", b"_disk_free_bytes", "bytes", b"bytes", "complete", b"complete", "disk_free_bytes", b"disk_free_bytes", "model", b"model", "node_id", b"node_id", "used_by", b"used_by", "version", b"version", "wanted", b"wanted"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__disk_free_bytes: _TypeAlias = _typing.Literal["disk_free_bytes"]  # noqa: Y015
+    _WhichOneofArgType__disk_free_bytes: _TypeAlias = _typing.Literal["_disk_free_bytes", b"_disk_free_bytes"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__disk_free_bytes) -> _WhichOneofReturnType__disk_free_bytes | None: ...
+
+Global___NodeWeights: _TypeAlias = NodeWeights  # noqa: Y015
+
+@_typing.final
+class PrefetchWeightsRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    MODEL_FIELD_NUMBER: _builtins.int
+    NODE_IDS_FIELD_NUMBER: _builtins.int
+    DRY_RUN_FIELD_NUMBER: _builtins.int
+    model: _builtins.str
+    dry_run: _builtins.bool
+    @_builtins.property
+    def node_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Empty: every node that a profile of the model could be placed on."""
+
+    def __init__(
+        self,
+        *,
+        model: _builtins.str = ...,
+        node_ids: _abc.Iterable[_builtins.str] | None = ...,
+        dry_run: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["dry_run", b"dry_run", "model", b"model", "node_ids", b"node_ids"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___PrefetchWeightsRequest: _TypeAlias = PrefetchWeightsRequest  # noqa: Y015
+
+@_typing.final
+class PrefetchWeightsResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    MODEL_FIELD_NUMBER: _builtins.int
+    VERSION_FIELD_NUMBER: _builtins.int
+    CHANGES_FIELD_NUMBER: _builtins.int
+    model: _builtins.str
+    version: _builtins.str
+    @_builtins.property
+    def changes(self) -> _containers.RepeatedCompositeFieldContainer[Global___WeightsChange]: ...
+    def __init__(
+        self,
+        *,
+        model: _builtins.str = ...,
+        version: _builtins.str = ...,
+        changes: _abc.Iterable[Global___WeightsChange] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["changes", b"changes", "model", b"model", "version", b"version"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___PrefetchWeightsResponse: _TypeAlias = PrefetchWeightsResponse  # noqa: Y015
+
+@_typing.final
+class RemoveWeightsRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    MODEL_FIELD_NUMBER: _builtins.int
+    VERSION_FIELD_NUMBER: _builtins.int
+    NODE_IDS_FIELD_NUMBER: _builtins.int
+    FORCE_FIELD_NUMBER: _builtins.int
+    DRY_RUN_FIELD_NUMBER: _builtins.int
+    model: _builtins.str
+    version: _builtins.str
+    force: _builtins.bool
+    """Also where a shard maps it."""
+    dry_run: _builtins.bool
+    @_builtins.property
+    def node_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Empty: every node that holds it."""
+
+    def __init__(
+        self,
+        *,
+        model: _builtins.str = ...,
+        version: _builtins.str = ...,
+        node_ids: _abc.Iterable[_builtins.str] | None = ...,
+        force: _builtins.bool = ...,
+        dry_run: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["dry_run", b"dry_run", "force", b"force", "model", b"model", "node_ids", b"node_ids", "version", b"version"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___RemoveWeightsRequest: _TypeAlias = RemoveWeightsRequest  # noqa: Y015
+
+@_typing.final
+class RemoveWeightsResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    MODEL_FIELD_NUMBER: _builtins.int
+    VERSION_FIELD_NUMBER: _builtins.int
+    CHANGES_FIELD_NUMBER: _builtins.int
+    FREED_BYTES_FIELD_NUMBER: _builtins.int
+    model: _builtins.str
+    version: _builtins.str
+    freed_bytes: _builtins.int
+    """Reported by the nodes, after a second look."""
+    @_builtins.property
+    def changes(self) -> _containers.RepeatedCompositeFieldContainer[Global___WeightsChange]: ...
+    def __init__(
+        self,
+        *,
+        model: _builtins.str = ...,
+        version: _builtins.str = ...,
+        changes: _abc.Iterable[Global___WeightsChange] | None = ...,
+        freed_bytes: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["changes", b"changes", "freed_bytes", b"freed_bytes", "model", b"model", "version", b"version"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___RemoveWeightsResponse: _TypeAlias = RemoveWeightsResponse  # noqa: Y015
+
+@_typing.final
+class WeightsChange(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NODE_ID_FIELD_NUMBER: _builtins.int
+    OUTCOME_FIELD_NUMBER: _builtins.int
+    TEXT_FIELD_NUMBER: _builtins.int
+    FREED_BYTES_FIELD_NUMBER: _builtins.int
+    node_id: _builtins.str
+    outcome: _builtins.str
+    """"asked", "present", "removed", "refused", "absent", "failed"."""
+    text: _builtins.str
+    freed_bytes: _builtins.int
+    def __init__(
+        self,
+        *,
+        node_id: _builtins.str = ...,
+        outcome: _builtins.str = ...,
+        text: _builtins.str = ...,
+        freed_bytes: _builtins.int | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_freed_bytes", b"_freed_bytes", "freed_bytes", b"freed_bytes"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_freed_bytes", b"_freed_bytes", "freed_bytes", b"freed_bytes", "node_id", b"node_id", "outcome", b"outcome", "text", b"text"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__freed_bytes: _TypeAlias = _typing.Literal["freed_bytes"]  # noqa: Y015
+    _WhichOneofArgType__freed_bytes: _TypeAlias = _typing.Literal["_freed_bytes", b"_freed_bytes"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__freed_bytes) -> _WhichOneofReturnType__freed_bytes | None: ...
+
+Global___WeightsChange: _TypeAlias = WeightsChange  # noqa: Y015
+
+@_typing.final
+class ReadReplicaLogsRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    REPLICA_ID_FIELD_NUMBER: _builtins.int
+    RANK_FIELD_NUMBER: _builtins.int
+    TAIL_LINES_FIELD_NUMBER: _builtins.int
+    FOLLOW_FIELD_NUMBER: _builtins.int
+    replica_id: _builtins.str
+    rank: _builtins.int
+    """Of which shard; absent: of all."""
+    tail_lines: _builtins.int
+    follow: _builtins.bool
+    def __init__(
+        self,
+        *,
+        replica_id: _builtins.str = ...,
+        rank: _builtins.int | None = ...,
+        tail_lines: _builtins.int = ...,
+        follow: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_rank", b"_rank", "rank", b"rank"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_rank", b"_rank", "follow", b"follow", "rank", b"rank", "replica_id", b"replica_id", "tail_lines", b"tail_lines"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__rank: _TypeAlias = _typing.Literal["rank"]  # noqa: Y015
+    _WhichOneofArgType__rank: _TypeAlias = _typing.Literal["_rank", b"_rank"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__rank) -> _WhichOneofReturnType__rank | None: ...
+
+Global___ReadReplicaLogsRequest: _TypeAlias = ReadReplicaLogsRequest  # noqa: Y015
+
+@_typing.final
+class ReadReplicaLogsResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    SHARD_ID_FIELD_NUMBER: _builtins.int
+    DATA_FIELD_NUMBER: _builtins.int
+    GAP_FIELD_NUMBER: _builtins.int
+    shard_id: _builtins.str
+    data: _builtins.bytes
+    gap: _builtins.bool
+    """The file was cut or replaced between two pieces."""
+    def __init__(
+        self,
+        *,
+        shard_id: _builtins.str = ...,
+        data: _builtins.bytes = ...,
+        gap: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["data", b"data", "gap", b"gap", "shard_id", b"shard_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ReadReplicaLogsResponse: _TypeAlias = ReadReplicaLogsResponse  # noqa: Y015
+
+@_typing.final
+class WatchEventsRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    SINCE_UNIX_S_FIELD_NUMBER: _builtins.int
+    SUBJECT_FIELD_NUMBER: _builtins.int
+    since_unix_s: _builtins.float
+    subject: _builtins.str
+    def __init__(
+        self,
+        *,
+        since_unix_s: _builtins.float | None = ...,
+        subject: _builtins.str | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_since_unix_s", b"_since_unix_s", "_subject", b"_subject", "since_unix_s", b"since_unix_s", "subject", b"subject"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_since_unix_s", b"_since_unix_s", "_subject", b"_subject", "since_unix_s", b"since_unix_s", "subject", b"subject"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__since_unix_s: _TypeAlias = _typing.Literal["since_unix_s"]  # noqa: Y015
+    _WhichOneofArgType__since_unix_s: _TypeAlias = _typing.Literal["_since_unix_s", b"_since_unix_s"]  # noqa: Y015
+    _WhichOneofReturnType__subject: _TypeAlias = _typing.Literal["subject"]  # noqa: Y015
+    _WhichOneofArgType__subject: _TypeAlias = _typing.Literal["_subject", b"_subject"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__since_unix_s) -> _WhichOneofReturnType__since_unix_s | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__subject) -> _WhichOneofReturnType__subject | None: ...
+
+Global___WatchEventsRequest: _TypeAlias = WatchEventsRequest  # noqa: Y015
+
+@_typing.final
+class WatchEventsResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    EVENTS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def events(self) -> _containers.RepeatedCompositeFieldContainer[Global___Event]: ...
+    def __init__(
+        self,
+        *,
+        events: _abc.Iterable[Global___Event] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["events", b"events"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___WatchEventsResponse: _TypeAlias = WatchEventsResponse  # noqa: Y015
+
+@_typing.final
+class DoctorRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___DoctorRequest: _TypeAlias = DoctorRequest  # noqa: Y015
+
+@_typing.final
+class DoctorResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    INFO_FIELD_NUMBER: _builtins.int
+    DISAGREEMENTS_FIELD_NUMBER: _builtins.int
+    CHECKED_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def info(self) -> Global___ViewInfo: ...
+    @_builtins.property
+    def disagreements(self) -> _containers.RepeatedCompositeFieldContainer[Global___Disagreement]: ...
+    @_builtins.property
+    def checked(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """What was compared, each in a line."""
+
+    def __init__(
+        self,
+        *,
+        info: Global___ViewInfo | None = ...,
+        disagreements: _abc.Iterable[Global___Disagreement] | None = ...,
+        checked: _abc.Iterable[_builtins.str] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["info", b"info"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["checked", b"checked", "disagreements", b"disagreements", "info", b"info"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___DoctorResponse: _TypeAlias = DoctorResponse  # noqa: Y015
+
+@_typing.final
+class Disagreement(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    SEVERITY_FIELD_NUMBER: _builtins.int
+    KIND_FIELD_NUMBER: _builtins.int
+    SUBJECT_FIELD_NUMBER: _builtins.int
+    WITNESSES_FIELD_NUMBER: _builtins.int
+    SINCE_UNIX_S_FIELD_NUMBER: _builtins.int
+    OUTCOME_FIELD_NUMBER: _builtins.int
+    severity: Global___TroubleSeverity.ValueType
+    kind: _builtins.str
+    subject: _builtins.str
+    since_unix_s: _builtins.float
+    outcome: _builtins.str
+    """Which side will win, and by when; or what to do."""
+    @_builtins.property
+    def witnesses(self) -> _containers.RepeatedCompositeFieldContainer[Global___Witness]:
+        """"database", "agent NODE", "router ID", "redis": who says what."""
+
+    def __init__(
+        self,
+        *,
+        severity: Global___TroubleSeverity.ValueType = ...,
+        kind: _builtins.str = ...,
+        subject: _builtins.str = ...,
+        witnesses: _abc.Iterable[Global___Witness] | None = ...,
+        since_unix_s: _builtins.float | None = ...,
+        outcome: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_since_unix_s", b"_since_unix_s", "since_unix_s", b"since_unix_s"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_since_unix_s", b"_since_unix_s", "kind", b"kind", "outcome", b"outcome", "severity", b"severity", "since_unix_s", b"since_unix_s", "subject", b"subject", "witnesses", b"witnesses"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__since_unix_s: _TypeAlias = _typing.Literal["since_unix_s"]  # noqa: Y015
+    _WhichOneofArgType__since_unix_s: _TypeAlias = _typing.Literal["_since_unix_s", b"_since_unix_s"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__since_unix_s) -> _WhichOneofReturnType__since_unix_s | None: ...
+
+Global___Disagreement: _TypeAlias = Disagreement  # noqa: Y015
+
+@_typing.final
+class Witness(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    WHO_FIELD_NUMBER: _builtins.int
+    SAYS_FIELD_NUMBER: _builtins.int
+    who: _builtins.str
+    says: _builtins.str
+    def __init__(
+        self,
+        *,
+        who: _builtins.str = ...,
+        says: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["says", b"says", "who", b"who"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Witness: _TypeAlias = Witness  # noqa: Y015
+
+@_typing.final
+class RunBenchmarkRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    MODEL_FIELD_NUMBER: _builtins.int
+    REPLICA_ID_FIELD_NUMBER: _builtins.int
+    CONCURRENCY_FIELD_NUMBER: _builtins.int
+    REQUESTS_PER_LEVEL_FIELD_NUMBER: _builtins.int
+    PROMPT_TOKENS_FIELD_NUMBER: _builtins.int
+    OUTPUT_TOKENS_FIELD_NUMBER: _builtins.int
+    LEVEL_TIMEOUT_S_FIELD_NUMBER: _builtins.int
+    model: _builtins.str
+    replica_id: _builtins.str
+    requests_per_level: _builtins.int
+    prompt_tokens: _builtins.int
+    output_tokens: _builtins.int
+    level_timeout_s: _builtins.float
+    @_builtins.property
+    def concurrency(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """Rising; empty: 1, 2, 4, ... while throughput still grows."""
+
+    def __init__(
+        self,
+        *,
+        model: _builtins.str = ...,
+        replica_id: _builtins.str | None = ...,
+        concurrency: _abc.Iterable[_builtins.int] | None = ...,
+        requests_per_level: _builtins.int = ...,
+        prompt_tokens: _builtins.int = ...,
+        output_tokens: _builtins.int = ...,
+        level_timeout_s: _builtins.float = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_replica_id", b"_replica_id", "replica_id", b"replica_id"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_replica_id", b"_replica_id", "concurrency", b"concurrency", "level_timeout_s", b"level_timeout_s", "model", b"model", "output_tokens", b"output_tokens", "prompt_tokens", b"prompt_tokens", "replica_id", b"replica_id", "requests_per_level", b"requests_per_level"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__replica_id: _TypeAlias = _typing.Literal["replica_id"]  # noqa: Y015
+    _WhichOneofArgType__replica_id: _TypeAlias = _typing.Literal["_replica_id", b"_replica_id"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__replica_id) -> _WhichOneofReturnType__replica_id | None: ...
+
+Global___RunBenchmarkRequest: _TypeAlias = RunBenchmarkRequest  # noqa: Y015
+
+@_typing.final
+class RunBenchmarkResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PROGRESS_FIELD_NUMBER: _builtins.int
+    POINT_FIELD_NUMBER: _builtins.int
+    RUN_FIELD_NUMBER: _builtins.int
+    progress: _builtins.str
+    @_builtins.property
+    def point(self) -> Global___BenchmarkPoint:
+        """After each level."""
+
+    @_builtins.property
+    def run(self) -> Global___BenchmarkRun:
+        """Last message: what was stored."""
+
+    def __init__(
+        self,
+        *,
+        progress: _builtins.str | None = ...,
+        point: Global___BenchmarkPoint | None = ...,
+        run: Global___BenchmarkRun | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_progress", b"_progress", "point", b"point", "progress", b"progress", "run", b"run"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_progress", b"_progress", "point", b"point", "progress", b"progress", "run", b"run"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__progress: _TypeAlias = _typing.Literal["progress"]  # noqa: Y015
+    _WhichOneofArgType__progress: _TypeAlias = _typing.Literal["_progress", b"_progress"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__progress) -> _WhichOneofReturnType__progress | None: ...
+
+Global___RunBenchmarkResponse: _TypeAlias = RunBenchmarkResponse  # noqa: Y015
+
+@_typing.final
+class BenchmarkPoint(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    CONCURRENCY_FIELD_NUMBER: _builtins.int
+    REQUESTS_FIELD_NUMBER: _builtins.int
+    FAILED_FIELD_NUMBER: _builtins.int
+    SECONDS_FIELD_NUMBER: _builtins.int
+    OUTPUT_TOKENS_PER_S_FIELD_NUMBER: _builtins.int
+    REQUESTS_PER_S_FIELD_NUMBER: _builtins.int
+    TTFT_S_FIELD_NUMBER: _builtins.int
+    INTER_TOKEN_S_FIELD_NUMBER: _builtins.int
+    concurrency: _builtins.int
+    requests: _builtins.int
+    failed: _builtins.int
+    seconds: _builtins.float
+    output_tokens_per_s: _builtins.float
+    requests_per_s: _builtins.float
+    @_builtins.property
+    def ttft_s(self) -> Global___Percentiles: ...
+    @_builtins.property
+    def inter_token_s(self) -> Global___Percentiles: ...
+    def __init__(
+        self,
+        *,
+        concurrency: _builtins.int = ...,
+        requests: _builtins.int = ...,
+        failed: _builtins.int = ...,
+        seconds: _builtins.float = ...,
+        output_tokens_per_s: _builtins.float = ...,
+        requests_per_s: _builtins.float = ...,
+        ttft_s: Global___Percentiles | None = ...,
+        inter_token_s: Global___Percentiles | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["inter_token_s", b"inter_token_s", "ttft_s", b"ttft_s"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["concurrency", b"concurrency", "failed", b"failed", "inter_token_s", b"inter_token_s", "output_tokens_per_s", b"output_tokens_per_s", "requests", b"requests", "requests_per_s", b"requests_per_s", "seconds", b"seconds", "ttft_s", b"ttft_s"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___BenchmarkPoint: _TypeAlias = BenchmarkPoint  # noqa: Y015
+
+@_typing.final
+class Percentiles(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    P50_FIELD_NUMBER: _builtins.int
+    P90_FIELD_NUMBER: _builtins.int
+    P95_FIELD_NUMBER: _builtins.int
+    P99_FIELD_NUMBER: _builtins.int
+    p50: _builtins.float
+    p90: _builtins.float
+    p95: _builtins.float
+    p99: _builtins.float
+    def __init__(
+        self,
+        *,
+        p50: _builtins.float = ...,
+        p90: _builtins.float = ...,
+        p95: _builtins.float = ...,
+        p99: _builtins.float = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["p50", b"p50", "p90", b"p90", "p95", b"p95", "p99", b"p99"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Percentiles: _TypeAlias = Percentiles  # noqa: Y015
+
+@_typing.final
+class BenchmarkRun(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    RUN_ID_FIELD_NUMBER: _builtins.int
+    AT_UNIX_S_FIELD_NUMBER: _builtins.int
+    MODEL_FIELD_NUMBER: _builtins.int
+    PROFILE_FIELD_NUMBER: _builtins.int
+    GPU_CLASS_FIELD_NUMBER: _builtins.int
+    GPUS_FIELD_NUMBER: _builtins.int
+    SPEC_HASH_FIELD_NUMBER: _builtins.int
+    ENGINE_FIELD_NUMBER: _builtins.int
+    ENGINE_VERSION_FIELD_NUMBER: _builtins.int
+    ARGS_FIELD_NUMBER: _builtins.int
+    WEIGHTS_VERSION_FIELD_NUMBER: _builtins.int
+    PROMPT_TOKENS_FIELD_NUMBER: _builtins.int
+    OUTPUT_TOKENS_FIELD_NUMBER: _builtins.int
+    POINTS_FIELD_NUMBER: _builtins.int
+    STALE_BECAUSE_FIELD_NUMBER: _builtins.int
+    run_id: _builtins.int
+    at_unix_s: _builtins.float
+    model: _builtins.str
+    profile: _builtins.str
+    gpu_class: _builtins.str
+    gpus: _builtins.int
+    spec_hash: _builtins.str
+    engine: _builtins.str
+    engine_version: _builtins.str
+    weights_version: _builtins.str
+    prompt_tokens: _builtins.int
+    output_tokens: _builtins.int
+    stale_because: _builtins.str
+    """Measured of what is no longer so: which of spec, engine version or weights changed."""
+    @_builtins.property
+    def args(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
+    @_builtins.property
+    def points(self) -> _containers.RepeatedCompositeFieldContainer[Global___BenchmarkPoint]: ...
+    def __init__(
+        self,
+        *,
+        run_id: _builtins.int = ...,
+        at_unix_s: _builtins.float = ...,
+        model: _builtins.str = ...,
+        profile: _builtins.str = ...,
+        gpu_class: _builtins.str = ...,
+        gpus: _builtins.int = ...,
+        spec_hash: _builtins.str = ...,
+        engine: _builtins.str = ...,
+        engine_version: _builtins.str = ...,
+        args: _abc.Iterable[_builtins.str] | None = ...,
+        weights_version: _builtins.str | None = ...,
+        prompt_tokens: _builtins.int = ...,
+        output_tokens: _builtins.int = ...,
+        points: _abc.Iterable[Global___BenchmarkPoint] | None = ...,
+        stale_because: _builtins.str | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_stale_because", b"_stale_because", "_weights_version", b"_weights_version", "stale_because", b"stale_because", "weights_version", b"weights_version"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_stale_because", b"_stale_because", "_weights_version", b"_weights_version", "args", b"args", "at_unix_s", b"at_unix_s", "engine", b"engine", "engine_version", b"engine_version", "gpu_class", b"gpu_class", "gpus", b"gpus", "model", b"model", "output_tokens", b"output_tokens", "points", b"points", "profile", b"profile", "prompt_tokens", b"prompt_tokens", "run_id", b"run_id", "spec_hash", b"spec_hash", "stale_because", b"stale_because", "weights_version", b"weights_version"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__stale_because: _TypeAlias = _typing.Literal["stale_because"]  # noqa: Y015
+    _WhichOneofArgType__stale_because: _TypeAlias = _typing.Literal["_stale_because", b"_stale_because"]  # noqa: Y015
+    _WhichOneofReturnType__weights_version: _TypeAlias = _typing.Literal["weights_version"]  # noqa: Y015
+    _WhichOneofArgType__weights_version: _TypeAlias = _typing.Literal["_weights_version", b"_weights_version"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__stale_because) -> _WhichOneofReturnType__stale_because | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__weights_version) -> _WhichOneofReturnType__weights_version | None: ...
+
+Global___BenchmarkRun: _TypeAlias = BenchmarkRun  # noqa: Y015
+
+@_typing.final
+class ListBenchmarksRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    MODEL_FIELD_NUMBER: _builtins.int
+    model: _builtins.str
+    def __init__(
+        self,
+        *,
+        model: _builtins.str | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_model", b"_model", "model", b"model"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_model", b"_model", "model", b"model"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__model: _TypeAlias = _typing.Literal["model"]  # noqa: Y015
+    _WhichOneofArgType__model: _TypeAlias = _typing.Literal["_model", b"_model"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__model) -> _WhichOneofReturnType__model | None: ...
+
+Global___ListBenchmarksRequest: _TypeAlias = ListBenchmarksRequest  # noqa: Y015
+
+@_typing.final
+class ListBenchmarksResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    INFO_FIELD_NUMBER: _builtins.int
+    RUNS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def info(self) -> Global___ViewInfo: ...
+    @_builtins.property
+    def runs(self) -> _containers.RepeatedCompositeFieldContainer[Global___BenchmarkRun]: ...
+    def __init__(
+        self,
+        *,
+        info: Global___ViewInfo | None = ...,
+        runs: _abc.Iterable[Global___BenchmarkRun] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["info", b"info"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["info", b"info", "runs", b"runs"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListBenchmarksResponse: _TypeAlias = ListBenchmarksResponse  # noqa: Y015
+
+@_typing.final
+class CapacityRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    MODEL_FIELD_NUMBER: _builtins.int
+    TTFT_P95_S_FIELD_NUMBER: _builtins.int
+    INTER_TOKEN_P95_S_FIELD_NUMBER: _builtins.int
+    model: _builtins.str
+    ttft_p95_s: _builtins.float
+    inter_token_p95_s: _builtins.float
+    def __init__(
+        self,
+        *,
+        model: _builtins.str = ...,
+        ttft_p95_s: _builtins.float | None = ...,
+        inter_token_p95_s: _builtins.float | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_inter_token_p95_s", b"_inter_token_p95_s", "_ttft_p95_s", b"_ttft_p95_s", "inter_token_p95_s", b"inter_token_p95_s", "ttft_p95_s", b"ttft_p95_s"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_inter_token_p95_s", b"_inter_token_p95_s", "_ttft_p95_s", b"_ttft_p95_s", "inter_token_p95_s", b"inter_token_p95_s", "model", b"model", "ttft_p95_s", b"ttft_p95_s"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__inter_token_p95_s: _TypeAlias = _typing.Literal["inter_token_p95_s"]  # noqa: Y015
+    _WhichOneofArgType__inter_token_p95_s: _TypeAlias = _typing.Literal["_inter_token_p95_s", b"_inter_token_p95_s"]  # noqa: Y015
+    _WhichOneofReturnType__ttft_p95_s: _TypeAlias = _typing.Literal["ttft_p95_s"]  # noqa: Y015
+    _WhichOneofArgType__ttft_p95_s: _TypeAlias = _typing.Literal["_ttft_p95_s", b"_ttft_p95_s"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__inter_token_p95_s) -> _WhichOneofReturnType__inter_token_p95_s | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__ttft_p95_s) -> _WhichOneofReturnType__ttft_p95_s | None: ...
+
+Global___CapacityRequest: _TypeAlias = CapacityRequest  # noqa: Y015
+
+@_typing.final
+class CapacityResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    INFO_FIELD_NUMBER: _builtins.int
+    MODEL_FIELD_NUMBER: _builtins.int
+    LINES_FIELD_NUMBER: _builtins.int
+    WARNINGS_FIELD_NUMBER: _builtins.int
+    model: _builtins.str
+    @_builtins.property
+    def info(self) -> Global___ViewInfo: ...
+    @_builtins.property
+    def lines(self) -> _containers.RepeatedCompositeFieldContainer[Global___CapacityLine]: ...
+    @_builtins.property
+    def warnings(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
+    def __init__(
+        self,
+        *,
+        info: Global___ViewInfo | None = ...,
+        model: _builtins.str = ...,
+        lines: _abc.Iterable[Global___CapacityLine] | None = ...,
+        warnings: _abc.Iterable[_builtins.str] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["info", b"info"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["info", b"info", "lines", b"lines", "model", b"model", "warnings", b"warnings"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___CapacityResponse: _TypeAlias = CapacityResponse  # noqa: Y015
+
+@_typing.final
+class CapacityLine(_message.Message):
+    """For one profile and class: what one replica carries, and how many there are or could be."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PROFILE_FIELD_NUMBER: _builtins.int
+    GPU_CLASS_FIELD_NUMBER: _builtins.int
+    RUN_ID_FIELD_NUMBER: _builtins.int
+    CONCURRENT_PER_REPLICA_FIELD_NUMBER: _builtins.int
+    OUTPUT_TOKENS_PER_S_PER_REPLICA_FIELD_NUMBER: _builtins.int
+    REPLICAS_RUNNING_FIELD_NUMBER: _builtins.int
+    REPLICAS_ON_FREE_FIELD_NUMBER: _builtins.int
+    REPLICAS_AFTER_RECLAIM_FIELD_NUMBER: _builtins.int
+    STALE_BECAUSE_FIELD_NUMBER: _builtins.int
+    profile: _builtins.str
+    gpu_class: _builtins.str
+    run_id: _builtins.int
+    concurrent_per_replica: _builtins.int
+    """Concurrent requests of one replica within the limits; 0: even one is too slow."""
+    output_tokens_per_s_per_replica: _builtins.float
+    replicas_running: _builtins.int
+    replicas_on_free: _builtins.int
+    replicas_after_reclaim: _builtins.int
+    stale_because: _builtins.str
+    def __init__(
+        self,
+        *,
+        profile: _builtins.str = ...,
+        gpu_class: _builtins.str = ...,
+        run_id: _builtins.int = ...,
+        concurrent_per_replica: _builtins.int = ...,
+        output_tokens_per_s_per_replica: _builtins.float = ...,
+        replicas_running: _builtins.int = ...,
+        replicas_on_free: _builtins.int = ...,
+        replicas_after_reclaim: _builtins.int = ...,
+        stale_because: _builtins.str | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_stale_because", b"_stale_because", "stale_because", b"stale_because"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_stale_because", b"_stale_because", "concurrent_per_replica", b"concurrent_per_replica", "gpu_class", b"gpu_class", "output_tokens_per_s_per_replica", b"output_tokens_per_s_per_replica", "profile", b"profile", "replicas_after_reclaim", b"replicas_after_reclaim", "replicas_on_free", b"replicas_on_free", "replicas_running", b"replicas_running", "run_id", b"run_id", "stale_because", b"stale_because"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__stale_because: _TypeAlias = _typing.Literal["stale_because"]  # noqa: Y015
+    _WhichOneofArgType__stale_because: _TypeAlias = _typing.Literal["_stale_because", b"_stale_because"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__stale_because) -> _WhichOneofReturnType__stale_because | None: ...
+
+Global___CapacityLine: _TypeAlias = CapacityLine  # noqa: Y015
+
+@_typing.final
+class ListShippedModelsRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListShippedModelsRequest: _TypeAlias = ListShippedModelsRequest  # noqa: Y015
+
+@_typing.final
+class ListShippedModelsResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    MODELS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def models(self) -> _containers.RepeatedCompositeFieldContainer[Global___ShippedModel]: ...
+    def __init__(
+        self,
+        *,
+        models: _abc.Iterable[Global___ShippedModel] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["models", b"models"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListShippedModelsResponse: _TypeAlias = ListShippedModelsResponse  # noqa: Y015
+
+@_typing.final
+class ShippedModel(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NAME_FIELD_NUMBER: _builtins.int
+    DESCRIPTION_FIELD_NUMBER: _builtins.int
+    MODEL_JSON_FIELD_NUMBER: _builtins.int
+    GPU_CLASSES_FIELD_NUMBER: _builtins.int
+    name: _builtins.str
+    description: _builtins.str
+    model_json: _builtins.str
+    @_builtins.property
+    def gpu_classes(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """GPU classes that its profiles name."""
+
+    def __init__(
+        self,
+        *,
+        name: _builtins.str = ...,
+        description: _builtins.str = ...,
+        model_json: _builtins.str = ...,
+        gpu_classes: _abc.Iterable[_builtins.str] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["description", b"description", "gpu_classes", b"gpu_classes", "model_json", b"model_json", "name", b"name"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ShippedModel: _TypeAlias = ShippedModel  # noqa: Y015

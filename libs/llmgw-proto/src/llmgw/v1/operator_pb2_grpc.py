@@ -104,6 +104,101 @@ class OperatorServiceStub:
                 request_serializer=llmgw_dot_v1_dot_operator__pb2.UncordonNodeRequest.SerializeToString,
                 response_deserializer=llmgw_dot_v1_dot_operator__pb2.UncordonNodeResponse.FromString,
                 _registered_method=True)
+        self.DrainNode = channel.unary_unary(
+                '/llmgw.v1.OperatorService/DrainNode',
+                request_serializer=llmgw_dot_v1_dot_operator__pb2.DrainNodeRequest.SerializeToString,
+                response_deserializer=llmgw_dot_v1_dot_operator__pb2.DrainNodeResponse.FromString,
+                _registered_method=True)
+        self.ConfirmLost = channel.unary_unary(
+                '/llmgw.v1.OperatorService/ConfirmLost',
+                request_serializer=llmgw_dot_v1_dot_operator__pb2.ConfirmLostRequest.SerializeToString,
+                response_deserializer=llmgw_dot_v1_dot_operator__pb2.ConfirmLostResponse.FromString,
+                _registered_method=True)
+        self.StopModel = channel.unary_unary(
+                '/llmgw.v1.OperatorService/StopModel',
+                request_serializer=llmgw_dot_v1_dot_operator__pb2.StopModelRequest.SerializeToString,
+                response_deserializer=llmgw_dot_v1_dot_operator__pb2.StopModelResponse.FromString,
+                _registered_method=True)
+        self.StartModel = channel.unary_unary(
+                '/llmgw.v1.OperatorService/StartModel',
+                request_serializer=llmgw_dot_v1_dot_operator__pb2.StartModelRequest.SerializeToString,
+                response_deserializer=llmgw_dot_v1_dot_operator__pb2.StartModelResponse.FromString,
+                _registered_method=True)
+        self.PinModel = channel.unary_unary(
+                '/llmgw.v1.OperatorService/PinModel',
+                request_serializer=llmgw_dot_v1_dot_operator__pb2.PinModelRequest.SerializeToString,
+                response_deserializer=llmgw_dot_v1_dot_operator__pb2.PinModelResponse.FromString,
+                _registered_method=True)
+        self.ListRouters = channel.unary_unary(
+                '/llmgw.v1.OperatorService/ListRouters',
+                request_serializer=llmgw_dot_v1_dot_operator__pb2.ListRoutersRequest.SerializeToString,
+                response_deserializer=llmgw_dot_v1_dot_operator__pb2.ListRoutersResponse.FromString,
+                _registered_method=True)
+        self.ForgetRouter = channel.unary_unary(
+                '/llmgw.v1.OperatorService/ForgetRouter',
+                request_serializer=llmgw_dot_v1_dot_operator__pb2.ForgetRouterRequest.SerializeToString,
+                response_deserializer=llmgw_dot_v1_dot_operator__pb2.ForgetRouterResponse.FromString,
+                _registered_method=True)
+        self.Reclaim = channel.unary_unary(
+                '/llmgw.v1.OperatorService/Reclaim',
+                request_serializer=llmgw_dot_v1_dot_operator__pb2.ReclaimRequest.SerializeToString,
+                response_deserializer=llmgw_dot_v1_dot_operator__pb2.ReclaimResponse.FromString,
+                _registered_method=True)
+        self.ListEvictions = channel.unary_unary(
+                '/llmgw.v1.OperatorService/ListEvictions',
+                request_serializer=llmgw_dot_v1_dot_operator__pb2.ListEvictionsRequest.SerializeToString,
+                response_deserializer=llmgw_dot_v1_dot_operator__pb2.ListEvictionsResponse.FromString,
+                _registered_method=True)
+        self.ListWeights = channel.unary_unary(
+                '/llmgw.v1.OperatorService/ListWeights',
+                request_serializer=llmgw_dot_v1_dot_operator__pb2.ListWeightsRequest.SerializeToString,
+                response_deserializer=llmgw_dot_v1_dot_operator__pb2.ListWeightsResponse.FromString,
+                _registered_method=True)
+        self.PrefetchWeights = channel.unary_unary(
+                '/llmgw.v1.OperatorService/PrefetchWeights',
+                request_serializer=llmgw_dot_v1_dot_operator__pb2.PrefetchWeightsRequest.SerializeToString,
+                response_deserializer=llmgw_dot_v1_dot_operator__pb2.PrefetchWeightsResponse.FromString,
+                _registered_method=True)
+        self.RemoveWeights = channel.unary_unary(
+                '/llmgw.v1.OperatorService/RemoveWeights',
+                request_serializer=llmgw_dot_v1_dot_operator__pb2.RemoveWeightsRequest.SerializeToString,
+                response_deserializer=llmgw_dot_v1_dot_operator__pb2.RemoveWeightsResponse.FromString,
+                _registered_method=True)
+        self.ReadReplicaLogs = channel.unary_stream(
+                '/llmgw.v1.OperatorService/ReadReplicaLogs',
+                request_serializer=llmgw_dot_v1_dot_operator__pb2.ReadReplicaLogsRequest.SerializeToString,
+                response_deserializer=llmgw_dot_v1_dot_operator__pb2.ReadReplicaLogsResponse.FromString,
+                _registered_method=True)
+        self.WatchEvents = channel.unary_stream(
+                '/llmgw.v1.OperatorService/WatchEvents',
+                request_serializer=llmgw_dot_v1_dot_operator__pb2.WatchEventsRequest.SerializeToString,
+                response_deserializer=llmgw_dot_v1_dot_operator__pb2.WatchEventsResponse.FromString,
+                _registered_method=True)
+        self.Doctor = channel.unary_unary(
+                '/llmgw.v1.OperatorService/Doctor',
+                request_serializer=llmgw_dot_v1_dot_operator__pb2.DoctorRequest.SerializeToString,
+                response_deserializer=llmgw_dot_v1_dot_operator__pb2.DoctorResponse.FromString,
+                _registered_method=True)
+        self.RunBenchmark = channel.unary_stream(
+                '/llmgw.v1.OperatorService/RunBenchmark',
+                request_serializer=llmgw_dot_v1_dot_operator__pb2.RunBenchmarkRequest.SerializeToString,
+                response_deserializer=llmgw_dot_v1_dot_operator__pb2.RunBenchmarkResponse.FromString,
+                _registered_method=True)
+        self.ListBenchmarks = channel.unary_unary(
+                '/llmgw.v1.OperatorService/ListBenchmarks',
+                request_serializer=llmgw_dot_v1_dot_operator__pb2.ListBenchmarksRequest.SerializeToString,
+                response_deserializer=llmgw_dot_v1_dot_operator__pb2.ListBenchmarksResponse.FromString,
+                _registered_method=True)
+        self.Capacity = channel.unary_unary(
+                '/llmgw.v1.OperatorService/Capacity',
+                request_serializer=llmgw_dot_v1_dot_operator__pb2.CapacityRequest.SerializeToString,
+                response_deserializer=llmgw_dot_v1_dot_operator__pb2.CapacityResponse.FromString,
+                _registered_method=True)
+        self.ListShippedModels = channel.unary_unary(
+                '/llmgw.v1.OperatorService/ListShippedModels',
+                request_serializer=llmgw_dot_v1_dot_operator__pb2.ListShippedModelsRequest.SerializeToString,
+                response_deserializer=llmgw_dot_v1_dot_operator__pb2.ListShippedModelsResponse.FromString,
+                _registered_method=True)
         self.GetLeader = channel.unary_unary(
                 '/llmgw.v1.OperatorService/GetLeader',
                 request_serializer=llmgw_dot_v1_dot_operator__pb2.GetLeaderRequest.SerializeToString,
@@ -202,6 +297,131 @@ class OperatorServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def DrainNode(self, request, context):
+        """Moves what runs on the node elsewhere where there is room, then takes nothing more.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ConfirmLost(self, request, context):
+        """The operator knows that a silent node is gone: LOST now, brake or not.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def StopModel(self, request, context):
+        """Stop, start and pin act beside the model's spec and keep it, whether configured or stored.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def StartModel(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def PinModel(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ListRouters(self, request, context):
+        """Members whose word counts for idleness.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ForgetRouter(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def Reclaim(self, request, context):
+        """What can be stopped, what it holds, what it costs to bring back; with `apply`, let it go.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ListEvictions(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ListWeights(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def PrefetchWeights(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def RemoveWeights(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ReadReplicaLogs(self, request, context):
+        """What an engine of the replica printed, from its node.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def WatchEvents(self, request, context):
+        """Events as they happen, after those that `since` asks for.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def Doctor(self, request, context):
+        """Database, agents and routers compared: what disagrees, since when, and which side will win.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def RunBenchmark(self, request, context):
+        """Drives one replica at rising concurrency and stores what was measured.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ListBenchmarks(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def Capacity(self, request, context):
+        """How many concurrent requests within the given latency, from stored measurements.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ListShippedModels(self, request, context):
+        """Models that come with this release, ready to be applied.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def GetLeader(self, request, context):
         """Who leads; answered by every controller, leader or not.
         """
@@ -281,6 +501,101 @@ def add_OperatorServiceServicer_to_server(servicer, server):
                     servicer.UncordonNode,
                     request_deserializer=llmgw_dot_v1_dot_operator__pb2.UncordonNodeRequest.FromString,
                     response_serializer=llmgw_dot_v1_dot_operator__pb2.UncordonNodeResponse.SerializeToString,
+            ),
+            'DrainNode': grpc.unary_unary_rpc_method_handler(
+                    servicer.DrainNode,
+                    request_deserializer=llmgw_dot_v1_dot_operator__pb2.DrainNodeRequest.FromString,
+                    response_serializer=llmgw_dot_v1_dot_operator__pb2.DrainNodeResponse.SerializeToString,
+            ),
+            'ConfirmLost': grpc.unary_unary_rpc_method_handler(
+                    servicer.ConfirmLost,
+                    request_deserializer=llmgw_dot_v1_dot_operator__pb2.ConfirmLostRequest.FromString,
+                    response_serializer=llmgw_dot_v1_dot_operator__pb2.ConfirmLostResponse.SerializeToString,
+            ),
+            'StopModel': grpc.unary_unary_rpc_method_handler(
+                    servicer.StopModel,
+                    request_deserializer=llmgw_dot_v1_dot_operator__pb2.StopModelRequest.FromString,
+                    response_serializer=llmgw_dot_v1_dot_operator__pb2.StopModelResponse.SerializeToString,
+            ),
+            'StartModel': grpc.unary_unary_rpc_method_handler(
+                    servicer.StartModel,
+                    request_deserializer=llmgw_dot_v1_dot_operator__pb2.StartModelRequest.FromString,
+                    response_serializer=llmgw_dot_v1_dot_operator__pb2.StartModelResponse.SerializeToString,
+            ),
+            'PinModel': grpc.unary_unary_rpc_method_handler(
+                    servicer.PinModel,
+                    request_deserializer=llmgw_dot_v1_dot_operator__pb2.PinModelRequest.FromString,
+                    response_serializer=llmgw_dot_v1_dot_operator__pb2.PinModelResponse.SerializeToString,
+            ),
+            'ListRouters': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListRouters,
+                    request_deserializer=llmgw_dot_v1_dot_operator__pb2.ListRoutersRequest.FromString,
+                    response_serializer=llmgw_dot_v1_dot_operator__pb2.ListRoutersResponse.SerializeToString,
+            ),
+            'ForgetRouter': grpc.unary_unary_rpc_method_handler(
+                    servicer.ForgetRouter,
+                    request_deserializer=llmgw_dot_v1_dot_operator__pb2.ForgetRouterRequest.FromString,
+                    response_serializer=llmgw_dot_v1_dot_operator__pb2.ForgetRouterResponse.SerializeToString,
+            ),
+            'Reclaim': grpc.unary_unary_rpc_method_handler(
+                    servicer.Reclaim,
+                    request_deserializer=llmgw_dot_v1_dot_operator__pb2.ReclaimRequest.FromString,
+                    response_serializer=llmgw_dot_v1_dot_operator__pb2.ReclaimResponse.SerializeToString,
+            ),
+            'ListEvictions': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListEvictions,
+                    request_deserializer=llmgw_dot_v1_dot_operator__pb2.ListEvictionsRequest.FromString,
+                    response_serializer=llmgw_dot_v1_dot_operator__pb2.ListEvictionsResponse.SerializeToString,
+            ),
+            'ListWeights': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListWeights,
+                    request_deserializer=llmgw_dot_v1_dot_operator__pb2.ListWeightsRequest.FromString,
+                    response_serializer=llmgw_dot_v1_dot_operator__pb2.ListWeightsResponse.SerializeToString,
+            ),
+            'PrefetchWeights': grpc.unary_unary_rpc_method_handler(
+                    servicer.PrefetchWeights,
+                    request_deserializer=llmgw_dot_v1_dot_operator__pb2.PrefetchWeightsRequest.FromString,
+                    response_serializer=llmgw_dot_v1_dot_operator__pb2.PrefetchWeightsResponse.SerializeToString,
+            ),
+            'RemoveWeights': grpc.unary_unary_rpc_method_handler(
+                    servicer.RemoveWeights,
+                    request_deserializer=llmgw_dot_v1_dot_operator__pb2.RemoveWeightsRequest.FromString,
+                    response_serializer=llmgw_dot_v1_dot_operator__pb2.RemoveWeightsResponse.SerializeToString,
+            ),
+            'ReadReplicaLogs': grpc.unary_stream_rpc_method_handler(
+                    servicer.ReadReplicaLogs,
+                    request_deserializer=llmgw_dot_v1_dot_operator__pb2.ReadReplicaLogsRequest.FromString,
+                    response_serializer=llmgw_dot_v1_dot_operator__pb2.ReadReplicaLogsResponse.SerializeToString,
+            ),
+            'WatchEvents': grpc.unary_stream_rpc_method_handler(
+                    servicer.WatchEvents,
+                    request_deserializer=llmgw_dot_v1_dot_operator__pb2.WatchEventsRequest.FromString,
+                    response_serializer=llmgw_dot_v1_dot_operator__pb2.WatchEventsResponse.SerializeToString,
+            ),
+            'Doctor': grpc.unary_unary_rpc_method_handler(
+                    servicer.Doctor,
+                    request_deserializer=llmgw_dot_v1_dot_operator__pb2.DoctorRequest.FromString,
+                    response_serializer=llmgw_dot_v1_dot_operator__pb2.DoctorResponse.SerializeToString,
+            ),
+            'RunBenchmark': grpc.unary_stream_rpc_method_handler(
+                    servicer.RunBenchmark,
+                    request_deserializer=llmgw_dot_v1_dot_operator__pb2.RunBenchmarkRequest.FromString,
+                    response_serializer=llmgw_dot_v1_dot_operator__pb2.RunBenchmarkResponse.SerializeToString,
+            ),
+            'ListBenchmarks': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListBenchmarks,
+                    request_deserializer=llmgw_dot_v1_dot_operator__pb2.ListBenchmarksRequest.FromString,
+                    response_serializer=llmgw_dot_v1_dot_operator__pb2.ListBenchmarksResponse.SerializeToString,
+            ),
+            'Capacity': grpc.unary_unary_rpc_method_handler(
+                    servicer.Capacity,
+                    request_deserializer=llmgw_dot_v1_dot_operator__pb2.CapacityRequest.FromString,
+                    response_serializer=llmgw_dot_v1_dot_operator__pb2.CapacityResponse.SerializeToString,
+            ),
+            'ListShippedModels': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListShippedModels,
+                    request_deserializer=llmgw_dot_v1_dot_operator__pb2.ListShippedModelsRequest.FromString,
+                    response_serializer=llmgw_dot_v1_dot_operator__pb2.ListShippedModelsResponse.SerializeToString,
             ),
             'GetLeader': grpc.unary_unary_rpc_method_handler(
                     servicer.GetLeader,
@@ -666,6 +981,519 @@ class OperatorService:
             '/llmgw.v1.OperatorService/UncordonNode',
             llmgw_dot_v1_dot_operator__pb2.UncordonNodeRequest.SerializeToString,
             llmgw_dot_v1_dot_operator__pb2.UncordonNodeResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def DrainNode(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/llmgw.v1.OperatorService/DrainNode',
+            llmgw_dot_v1_dot_operator__pb2.DrainNodeRequest.SerializeToString,
+            llmgw_dot_v1_dot_operator__pb2.DrainNodeResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ConfirmLost(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/llmgw.v1.OperatorService/ConfirmLost',
+            llmgw_dot_v1_dot_operator__pb2.ConfirmLostRequest.SerializeToString,
+            llmgw_dot_v1_dot_operator__pb2.ConfirmLostResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def StopModel(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/llmgw.v1.OperatorService/StopModel',
+            llmgw_dot_v1_dot_operator__pb2.StopModelRequest.SerializeToString,
+            llmgw_dot_v1_dot_operator__pb2.StopModelResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def StartModel(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/llmgw.v1.OperatorService/StartModel',
+            llmgw_dot_v1_dot_operator__pb2.StartModelRequest.SerializeToString,
+            llmgw_dot_v1_dot_operator__pb2.StartModelResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def PinModel(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/llmgw.v1.OperatorService/PinModel',
+            llmgw_dot_v1_dot_operator__pb2.PinModelRequest.SerializeToString,
+            llmgw_dot_v1_dot_operator__pb2.PinModelResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListRouters(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/llmgw.v1.OperatorService/ListRouters',
+            llmgw_dot_v1_dot_operator__pb2.ListRoutersRequest.SerializeToString,
+            llmgw_dot_v1_dot_operator__pb2.ListRoutersResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ForgetRouter(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/llmgw.v1.OperatorService/ForgetRouter',
+            llmgw_dot_v1_dot_operator__pb2.ForgetRouterRequest.SerializeToString,
+            llmgw_dot_v1_dot_operator__pb2.ForgetRouterResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Reclaim(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/llmgw.v1.OperatorService/Reclaim',
+            llmgw_dot_v1_dot_operator__pb2.ReclaimRequest.SerializeToString,
+            llmgw_dot_v1_dot_operator__pb2.ReclaimResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListEvictions(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/llmgw.v1.OperatorService/ListEvictions',
+            llmgw_dot_v1_dot_operator__pb2.ListEvictionsRequest.SerializeToString,
+            llmgw_dot_v1_dot_operator__pb2.ListEvictionsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListWeights(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/llmgw.v1.OperatorService/ListWeights',
+            llmgw_dot_v1_dot_operator__pb2.ListWeightsRequest.SerializeToString,
+            llmgw_dot_v1_dot_operator__pb2.ListWeightsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def PrefetchWeights(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/llmgw.v1.OperatorService/PrefetchWeights',
+            llmgw_dot_v1_dot_operator__pb2.PrefetchWeightsRequest.SerializeToString,
+            llmgw_dot_v1_dot_operator__pb2.PrefetchWeightsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def RemoveWeights(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/llmgw.v1.OperatorService/RemoveWeights',
+            llmgw_dot_v1_dot_operator__pb2.RemoveWeightsRequest.SerializeToString,
+            llmgw_dot_v1_dot_operator__pb2.RemoveWeightsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ReadReplicaLogs(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_stream(
+            request,
+            target,
+            '/llmgw.v1.OperatorService/ReadReplicaLogs',
+            llmgw_dot_v1_dot_operator__pb2.ReadReplicaLogsRequest.SerializeToString,
+            llmgw_dot_v1_dot_operator__pb2.ReadReplicaLogsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def WatchEvents(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_stream(
+            request,
+            target,
+            '/llmgw.v1.OperatorService/WatchEvents',
+            llmgw_dot_v1_dot_operator__pb2.WatchEventsRequest.SerializeToString,
+            llmgw_dot_v1_dot_operator__pb2.WatchEventsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Doctor(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/llmgw.v1.OperatorService/Doctor',
+            llmgw_dot_v1_dot_operator__pb2.DoctorRequest.SerializeToString,
+            llmgw_dot_v1_dot_operator__pb2.DoctorResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def RunBenchmark(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_stream(
+            request,
+            target,
+            '/llmgw.v1.OperatorService/RunBenchmark',
+            llmgw_dot_v1_dot_operator__pb2.RunBenchmarkRequest.SerializeToString,
+            llmgw_dot_v1_dot_operator__pb2.RunBenchmarkResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListBenchmarks(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/llmgw.v1.OperatorService/ListBenchmarks',
+            llmgw_dot_v1_dot_operator__pb2.ListBenchmarksRequest.SerializeToString,
+            llmgw_dot_v1_dot_operator__pb2.ListBenchmarksResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Capacity(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/llmgw.v1.OperatorService/Capacity',
+            llmgw_dot_v1_dot_operator__pb2.CapacityRequest.SerializeToString,
+            llmgw_dot_v1_dot_operator__pb2.CapacityResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListShippedModels(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/llmgw.v1.OperatorService/ListShippedModels',
+            llmgw_dot_v1_dot_operator__pb2.ListShippedModelsRequest.SerializeToString,
+            llmgw_dot_v1_dot_operator__pb2.ListShippedModelsResponse.FromString,
             options,
             channel_credentials,
             insecure,

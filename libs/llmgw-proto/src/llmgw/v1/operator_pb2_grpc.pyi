@@ -51,6 +51,36 @@ class OperatorServiceStub:
     CordonNode: _grpc.UnaryUnaryMultiCallable[_operator_pb2.CordonNodeRequest, _operator_pb2.CordonNodeResponse]
     """Nothing new is placed on the node; what runs there stays."""
     UncordonNode: _grpc.UnaryUnaryMultiCallable[_operator_pb2.UncordonNodeRequest, _operator_pb2.UncordonNodeResponse]
+    DrainNode: _grpc.UnaryUnaryMultiCallable[_operator_pb2.DrainNodeRequest, _operator_pb2.DrainNodeResponse]
+    """Moves what runs on the node elsewhere where there is room, then takes nothing more."""
+    ConfirmLost: _grpc.UnaryUnaryMultiCallable[_operator_pb2.ConfirmLostRequest, _operator_pb2.ConfirmLostResponse]
+    """The operator knows that a silent node is gone: LOST now, brake or not."""
+    StopModel: _grpc.UnaryUnaryMultiCallable[_operator_pb2.StopModelRequest, _operator_pb2.StopModelResponse]
+    """Stop, start and pin act beside the model's spec and keep it, whether configured or stored."""
+    StartModel: _grpc.UnaryUnaryMultiCallable[_operator_pb2.StartModelRequest, _operator_pb2.StartModelResponse]
+    PinModel: _grpc.UnaryUnaryMultiCallable[_operator_pb2.PinModelRequest, _operator_pb2.PinModelResponse]
+    ListRouters: _grpc.UnaryUnaryMultiCallable[_operator_pb2.ListRoutersRequest, _operator_pb2.ListRoutersResponse]
+    """Members whose word counts for idleness."""
+    ForgetRouter: _grpc.UnaryUnaryMultiCallable[_operator_pb2.ForgetRouterRequest, _operator_pb2.ForgetRouterResponse]
+    Reclaim: _grpc.UnaryUnaryMultiCallable[_operator_pb2.ReclaimRequest, _operator_pb2.ReclaimResponse]
+    """What can be stopped, what it holds, what it costs to bring back; with `apply`, let it go."""
+    ListEvictions: _grpc.UnaryUnaryMultiCallable[_operator_pb2.ListEvictionsRequest, _operator_pb2.ListEvictionsResponse]
+    ListWeights: _grpc.UnaryUnaryMultiCallable[_operator_pb2.ListWeightsRequest, _operator_pb2.ListWeightsResponse]
+    PrefetchWeights: _grpc.UnaryUnaryMultiCallable[_operator_pb2.PrefetchWeightsRequest, _operator_pb2.PrefetchWeightsResponse]
+    RemoveWeights: _grpc.UnaryUnaryMultiCallable[_operator_pb2.RemoveWeightsRequest, _operator_pb2.RemoveWeightsResponse]
+    ReadReplicaLogs: _grpc.UnaryStreamMultiCallable[_operator_pb2.ReadReplicaLogsRequest, _operator_pb2.ReadReplicaLogsResponse]
+    """What an engine of the replica printed, from its node."""
+    WatchEvents: _grpc.UnaryStreamMultiCallable[_operator_pb2.WatchEventsRequest, _operator_pb2.WatchEventsResponse]
+    """Events as they happen, after those that `since` asks for."""
+    Doctor: _grpc.UnaryUnaryMultiCallable[_operator_pb2.DoctorRequest, _operator_pb2.DoctorResponse]
+    """Database, agents and routers compared: what disagrees, since when, and which side will win."""
+    RunBenchmark: _grpc.UnaryStreamMultiCallable[_operator_pb2.RunBenchmarkRequest, _operator_pb2.RunBenchmarkResponse]
+    """Drives one replica at rising concurrency and stores what was measured."""
+    ListBenchmarks: _grpc.UnaryUnaryMultiCallable[_operator_pb2.ListBenchmarksRequest, _operator_pb2.ListBenchmarksResponse]
+    Capacity: _grpc.UnaryUnaryMultiCallable[_operator_pb2.CapacityRequest, _operator_pb2.CapacityResponse]
+    """How many concurrent requests within the given latency, from stored measurements."""
+    ListShippedModels: _grpc.UnaryUnaryMultiCallable[_operator_pb2.ListShippedModelsRequest, _operator_pb2.ListShippedModelsResponse]
+    """Models that come with this release, ready to be applied."""
     GetLeader: _grpc.UnaryUnaryMultiCallable[_operator_pb2.GetLeaderRequest, _operator_pb2.GetLeaderResponse]
     """Who leads; answered by every controller, leader or not."""
 
@@ -75,6 +105,36 @@ class OperatorServiceAsyncStub(OperatorServiceStub):
     CordonNode: _aio.UnaryUnaryMultiCallable[_operator_pb2.CordonNodeRequest, _operator_pb2.CordonNodeResponse]  # type: ignore[assignment]
     """Nothing new is placed on the node; what runs there stays."""
     UncordonNode: _aio.UnaryUnaryMultiCallable[_operator_pb2.UncordonNodeRequest, _operator_pb2.UncordonNodeResponse]  # type: ignore[assignment]
+    DrainNode: _aio.UnaryUnaryMultiCallable[_operator_pb2.DrainNodeRequest, _operator_pb2.DrainNodeResponse]  # type: ignore[assignment]
+    """Moves what runs on the node elsewhere where there is room, then takes nothing more."""
+    ConfirmLost: _aio.UnaryUnaryMultiCallable[_operator_pb2.ConfirmLostRequest, _operator_pb2.ConfirmLostResponse]  # type: ignore[assignment]
+    """The operator knows that a silent node is gone: LOST now, brake or not."""
+    StopModel: _aio.UnaryUnaryMultiCallable[_operator_pb2.StopModelRequest, _operator_pb2.StopModelResponse]  # type: ignore[assignment]
+    """Stop, start and pin act beside the model's spec and keep it, whether configured or stored."""
+    StartModel: _aio.UnaryUnaryMultiCallable[_operator_pb2.StartModelRequest, _operator_pb2.StartModelResponse]  # type: ignore[assignment]
+    PinModel: _aio.UnaryUnaryMultiCallable[_operator_pb2.PinModelRequest, _operator_pb2.PinModelResponse]  # type: ignore[assignment]
+    ListRouters: _aio.UnaryUnaryMultiCallable[_operator_pb2.ListRoutersRequest, _operator_pb2.ListRoutersResponse]  # type: ignore[assignment]
+    """Members whose word counts for idleness."""
+    ForgetRouter: _aio.UnaryUnaryMultiCallable[_operator_pb2.ForgetRouterRequest, _operator_pb2.ForgetRouterResponse]  # type: ignore[assignment]
+    Reclaim: _aio.UnaryUnaryMultiCallable[_operator_pb2.ReclaimRequest, _operator_pb2.ReclaimResponse]  # type: ignore[assignment]
+    """What can be stopped, what it holds, what it costs to bring back; with `apply`, let it go."""
+    ListEvictions: _aio.UnaryUnaryMultiCallable[_operator_pb2.ListEvictionsRequest, _operator_pb2.ListEvictionsResponse]  # type: ignore[assignment]
+    ListWeights: _aio.UnaryUnaryMultiCallable[_operator_pb2.ListWeightsRequest, _operator_pb2.ListWeightsResponse]  # type: ignore[assignment]
+    PrefetchWeights: _aio.UnaryUnaryMultiCallable[_operator_pb2.PrefetchWeightsRequest, _operator_pb2.PrefetchWeightsResponse]  # type: ignore[assignment]
+    RemoveWeights: _aio.UnaryUnaryMultiCallable[_operator_pb2.RemoveWeightsRequest, _operator_pb2.RemoveWeightsResponse]  # type: ignore[assignment]
+    ReadReplicaLogs: _aio.UnaryStreamMultiCallable[_operator_pb2.ReadReplicaLogsRequest, _operator_pb2.ReadReplicaLogsResponse]  # type: ignore[assignment]
+    """What an engine of the replica printed, from its node."""
+    WatchEvents: _aio.UnaryStreamMultiCallable[_operator_pb2.WatchEventsRequest, _operator_pb2.WatchEventsResponse]  # type: ignore[assignment]
+    """Events as they happen, after those that `since` asks for."""
+    Doctor: _aio.UnaryUnaryMultiCallable[_operator_pb2.DoctorRequest, _operator_pb2.DoctorResponse]  # type: ignore[assignment]
+    """Database, agents and routers compared: what disagrees, since when, and which side will win."""
+    RunBenchmark: _aio.UnaryStreamMultiCallable[_operator_pb2.RunBenchmarkRequest, _operator_pb2.RunBenchmarkResponse]  # type: ignore[assignment]
+    """Drives one replica at rising concurrency and stores what was measured."""
+    ListBenchmarks: _aio.UnaryUnaryMultiCallable[_operator_pb2.ListBenchmarksRequest, _operator_pb2.ListBenchmarksResponse]  # type: ignore[assignment]
+    Capacity: _aio.UnaryUnaryMultiCallable[_operator_pb2.CapacityRequest, _operator_pb2.CapacityResponse]  # type: ignore[assignment]
+    """How many concurrent requests within the given latency, from stored measurements."""
+    ListShippedModels: _aio.UnaryUnaryMultiCallable[_operator_pb2.ListShippedModelsRequest, _operator_pb2.ListShippedModelsResponse]  # type: ignore[assignment]
+    """Models that come with this release, ready to be applied."""
     GetLeader: _aio.UnaryUnaryMultiCallable[_operator_pb2.GetLeaderRequest, _operator_pb2.GetLeaderResponse]  # type: ignore[assignment]
     """Who leads; answered by every controller, leader or not."""
 
@@ -180,6 +240,150 @@ class OperatorServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _operator_pb2.UncordonNodeRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_operator_pb2.UncordonNodeResponse, _abc.Awaitable[_operator_pb2.UncordonNodeResponse]]: ...
+
+    @_abc_1.abstractmethod
+    def DrainNode(
+        self,
+        request: _operator_pb2.DrainNodeRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_operator_pb2.DrainNodeResponse, _abc.Awaitable[_operator_pb2.DrainNodeResponse]]:
+        """Moves what runs on the node elsewhere where there is room, then takes nothing more."""
+
+    @_abc_1.abstractmethod
+    def ConfirmLost(
+        self,
+        request: _operator_pb2.ConfirmLostRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_operator_pb2.ConfirmLostResponse, _abc.Awaitable[_operator_pb2.ConfirmLostResponse]]:
+        """The operator knows that a silent node is gone: LOST now, brake or not."""
+
+    @_abc_1.abstractmethod
+    def StopModel(
+        self,
+        request: _operator_pb2.StopModelRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_operator_pb2.StopModelResponse, _abc.Awaitable[_operator_pb2.StopModelResponse]]:
+        """Stop, start and pin act beside the model's spec and keep it, whether configured or stored."""
+
+    @_abc_1.abstractmethod
+    def StartModel(
+        self,
+        request: _operator_pb2.StartModelRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_operator_pb2.StartModelResponse, _abc.Awaitable[_operator_pb2.StartModelResponse]]: ...
+
+    @_abc_1.abstractmethod
+    def PinModel(
+        self,
+        request: _operator_pb2.PinModelRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_operator_pb2.PinModelResponse, _abc.Awaitable[_operator_pb2.PinModelResponse]]: ...
+
+    @_abc_1.abstractmethod
+    def ListRouters(
+        self,
+        request: _operator_pb2.ListRoutersRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_operator_pb2.ListRoutersResponse, _abc.Awaitable[_operator_pb2.ListRoutersResponse]]:
+        """Members whose word counts for idleness."""
+
+    @_abc_1.abstractmethod
+    def ForgetRouter(
+        self,
+        request: _operator_pb2.ForgetRouterRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_operator_pb2.ForgetRouterResponse, _abc.Awaitable[_operator_pb2.ForgetRouterResponse]]: ...
+
+    @_abc_1.abstractmethod
+    def Reclaim(
+        self,
+        request: _operator_pb2.ReclaimRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_operator_pb2.ReclaimResponse, _abc.Awaitable[_operator_pb2.ReclaimResponse]]:
+        """What can be stopped, what it holds, what it costs to bring back; with `apply`, let it go."""
+
+    @_abc_1.abstractmethod
+    def ListEvictions(
+        self,
+        request: _operator_pb2.ListEvictionsRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_operator_pb2.ListEvictionsResponse, _abc.Awaitable[_operator_pb2.ListEvictionsResponse]]: ...
+
+    @_abc_1.abstractmethod
+    def ListWeights(
+        self,
+        request: _operator_pb2.ListWeightsRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_operator_pb2.ListWeightsResponse, _abc.Awaitable[_operator_pb2.ListWeightsResponse]]: ...
+
+    @_abc_1.abstractmethod
+    def PrefetchWeights(
+        self,
+        request: _operator_pb2.PrefetchWeightsRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_operator_pb2.PrefetchWeightsResponse, _abc.Awaitable[_operator_pb2.PrefetchWeightsResponse]]: ...
+
+    @_abc_1.abstractmethod
+    def RemoveWeights(
+        self,
+        request: _operator_pb2.RemoveWeightsRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_operator_pb2.RemoveWeightsResponse, _abc.Awaitable[_operator_pb2.RemoveWeightsResponse]]: ...
+
+    @_abc_1.abstractmethod
+    def ReadReplicaLogs(
+        self,
+        request: _operator_pb2.ReadReplicaLogsRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_abc.Iterator[_operator_pb2.ReadReplicaLogsResponse], _abc.AsyncIterator[_operator_pb2.ReadReplicaLogsResponse]]:
+        """What an engine of the replica printed, from its node."""
+
+    @_abc_1.abstractmethod
+    def WatchEvents(
+        self,
+        request: _operator_pb2.WatchEventsRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_abc.Iterator[_operator_pb2.WatchEventsResponse], _abc.AsyncIterator[_operator_pb2.WatchEventsResponse]]:
+        """Events as they happen, after those that `since` asks for."""
+
+    @_abc_1.abstractmethod
+    def Doctor(
+        self,
+        request: _operator_pb2.DoctorRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_operator_pb2.DoctorResponse, _abc.Awaitable[_operator_pb2.DoctorResponse]]:
+        """Database, agents and routers compared: what disagrees, since when, and which side will win."""
+
+    @_abc_1.abstractmethod
+    def RunBenchmark(
+        self,
+        request: _operator_pb2.RunBenchmarkRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_abc.Iterator[_operator_pb2.RunBenchmarkResponse], _abc.AsyncIterator[_operator_pb2.RunBenchmarkResponse]]:
+        """Drives one replica at rising concurrency and stores what was measured."""
+
+    @_abc_1.abstractmethod
+    def ListBenchmarks(
+        self,
+        request: _operator_pb2.ListBenchmarksRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_operator_pb2.ListBenchmarksResponse, _abc.Awaitable[_operator_pb2.ListBenchmarksResponse]]: ...
+
+    @_abc_1.abstractmethod
+    def Capacity(
+        self,
+        request: _operator_pb2.CapacityRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_operator_pb2.CapacityResponse, _abc.Awaitable[_operator_pb2.CapacityResponse]]:
+        """How many concurrent requests within the given latency, from stored measurements."""
+
+    @_abc_1.abstractmethod
+    def ListShippedModels(
+        self,
+        request: _operator_pb2.ListShippedModelsRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_operator_pb2.ListShippedModelsResponse, _abc.Awaitable[_operator_pb2.ListShippedModelsResponse]]:
+        """Models that come with this release, ready to be applied."""
 
     @_abc_1.abstractmethod
     def GetLeader(

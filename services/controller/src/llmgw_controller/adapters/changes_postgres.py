@@ -12,15 +12,20 @@ from llmgw_controller.core.plan import (
     DropModel,
     DropRouter,
     DropTombstone,
+    ForgetAttempts,
     JudgeNode,
     PutActivation,
+    PutAttempt,
+    PutDeployment,
     PutEvent,
+    PutEviction,
     PutLoad,
     PutModel,
     PutNode,
     PutReplica,
     PutRouter,
     PutTombstone,
+    RaiseIdleFloor,
     Release,
     Reserve,
 )
@@ -35,6 +40,8 @@ if TYPE_CHECKING:
 
 #: Newest measured loads kept of each (model, profile, class): enough for a median and a p90.
 LOADS_KEPT = 20
+#: Failed starts kept of each (model, profile, class).
+ATTEMPTS_KEPT = 20
 
 _PUT_REPLICA = """
 INSERT INTO replicas (replica_id, model, profile, spec_hash, cause, wish, phase, reason, until, group_epoch,
@@ -74,14 +81,14 @@ ON CONFLICT (node_id, port) DO UPDATE SET until = excluded.until, term = exclude
 """
 _PUT_NODE = """
 INSERT INTO nodes (node_id, boot_id, agent_instance, version, address, fabrics, pool, engine_port_first,
-                   engine_port_last, schedulability, session_epoch, last_heard, lost_at)
-VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, to_timestamp($12), to_timestamp($13))
+                   engine_port_last, schedulability, session_epoch, last_heard, lost_at, reason)
+VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, to_timestamp($12), to_timestamp($13), $14)
 ON CONFLICT (node_id) DO UPDATE
    SET boot_id = excluded.boot_id, agent_instance = excluded.agent_instance, version = excluded.version,
        address = excluded.address, fabrics = excluded.fabrics, pool = excluded.pool,
        engine_port_first = excluded.engine_port_first, engine_port_last = excluded.engine_port_last,
        schedulability = excluded.schedulability, session_epoch = excluded.session_epoch,
-       last_heard = excluded.last_heard, lost_at = excluded.lost_at
+       last_heard = excluded.last_heard, lost_at = excluded.lost_at, reason = excluded.reason
 """
 _PUT_DEVICE = """
 INSERT INTO devices (node_id, device_id, index, gpu_class, memory_total_bytes) VALUES ($1, $2, $3, $4, $5)
@@ -97,6 +104,35 @@ _TRIM_LOADS = """
 DELETE FROM load_history WHERE model = $1 AND profile = $2 AND gpu_class = $3 AND id NOT IN (
     SELECT id FROM load_history WHERE model = $1 AND profile = $2 AND gpu_class = $3
      ORDER BY at DESC, id DESC LIMIT $4)
+"""
+_PUT_ATTEMPT = """
+INSERT INTO placement_attempts (model, profile, gpu_class, spec_hash, replica_id, node_ids, reason, text, at)
+VALUES ($1, $2, $3, $4, $5, $6, $7, $8, to_timestamp($9))
+"""
+_TRIM_ATTEMPTS = """
+DELETE FROM placement_attempts WHERE model = $1 AND profile = $2 AND gpu_class = $3 AND attempt_id NOT IN (
+    SELECT attempt_id FROM placement_attempts WHERE model = $1 AND profile = $2 AND gpu_class = $3
+     ORDER BY attempt_id DESC LIMIT $4)
+"""
+_PUT_EVICTION = """
+INSERT INTO evictions (eviction_id, victim_replica_id, victim_model, beneficiary_model,
+                       beneficiary_replica_id, decided_at, state, text, evidence, gpus, idle_s,
+                       predicted_free_s, reload_s, freed_at, regretted_at)
+VALUES ($1, $2, $3, $4, $5, to_timestamp($6), $7, $8, $9, $10, $11, $12, $13, to_timestamp($14),
+        to_timestamp($15))
+ON CONFLICT (eviction_id) DO UPDATE
+   SET beneficiary_replica_id = excluded.beneficiary_replica_id, state = excluded.state, text = excluded.text,
+       evidence = excluded.evidence, predicted_free_s = excluded.predicted_free_s,
+       reload_s = excluded.reload_s, freed_at = excluded.freed_at, regretted_at = excluded.regretted_at
+"""
+_PUT_DEPLOYMENT = """
+INSERT INTO deployments (model, stopped, pinned, changed_at) VALUES ($1, $2, $3, to_timestamp($4))
+ON CONFLICT (model) DO UPDATE
+   SET stopped = excluded.stopped, pinned = excluded.pinned, changed_at = excluded.changed_at
+"""
+_RAISE_IDLE_FLOOR = """
+INSERT INTO idleness_floor AS held (since) VALUES (to_timestamp($1))
+ON CONFLICT (one) DO UPDATE SET since = greatest(held.since, excluded.since)
 """
 
 
@@ -129,11 +165,11 @@ async def write(connection: "Connection", term: LeaseTerm, change: Change) -> No
             await run("DELETE FROM tombstones WHERE node_id = $1 AND shard_id = $2", node_id, shard_id)
         case PutActivation(activation):
             await run(
-                "INSERT INTO activations (model, opened_at, asked_at) "
-                "VALUES ($1, to_timestamp($2), to_timestamp($3)) "
-                "ON CONFLICT (model) DO UPDATE "
-                "SET opened_at = excluded.opened_at, asked_at = excluded.asked_at",
-                activation.model, activation.opened_at, activation.asked_at,
+                "INSERT INTO activations (model, opened_at, asked_at, kept_until) "
+                "VALUES ($1, to_timestamp($2), to_timestamp($3), to_timestamp($4)) "
+                "ON CONFLICT (model) DO UPDATE SET opened_at = excluded.opened_at, "
+                "asked_at = excluded.asked_at, kept_until = excluded.kept_until",
+                activation.model, activation.opened_at, activation.asked_at, activation.kept_until,
             )  # fmt: skip
         case CloseActivation(model, _):
             await run("DELETE FROM activations WHERE model = $1", model)
@@ -157,11 +193,38 @@ async def write(connection: "Connection", term: LeaseTerm, change: Change) -> No
             await run("DELETE FROM models WHERE name = $1", name)
         case PutLoad(load):
             await run(
-                "INSERT INTO load_history (model, profile, gpu_class, seconds, at) "
-                "VALUES ($1, $2, $3, $4, to_timestamp($5))",
-                load.model, load.profile, load.gpu_class, load.seconds, load.at,
+                "INSERT INTO load_history (model, profile, gpu_class, seconds, at, fetch_s, load_s, "
+                "warm_up_s, weights_here, memory_bytes, engine_version, spec_hash) "
+                "VALUES ($1, $2, $3, $4, to_timestamp($5), $6, $7, $8, $9, $10, $11, $12)",
+                load.model, load.profile, load.gpu_class, load.seconds, load.at, load.fetch_s, load.load_s,
+                load.warm_up_s, load.weights_here, load.memory_bytes, load.engine_version, load.spec_hash,
             )  # fmt: skip
             await run(_TRIM_LOADS, load.model, load.profile, load.gpu_class, LOADS_KEPT)
+        case PutDeployment(wish):
+            if not wish.stopped and wish.pinned is None:
+                await run("DELETE FROM deployments WHERE model = $1", wish.model)
+            else:
+                await run(_PUT_DEPLOYMENT, wish.model, wish.stopped, wish.pinned, wish.changed_at)
+        case PutAttempt(one):
+            await run(
+                _PUT_ATTEMPT, one.model, one.profile, one.gpu_class, one.spec_hash, one.replica_id,
+                list(one.node_ids), one.reason, one.text, one.at,
+            )  # fmt: skip
+            await run(_TRIM_ATTEMPTS, one.model, one.profile, one.gpu_class, ATTEMPTS_KEPT)
+        case ForgetAttempts(model, profile):
+            await run(
+                "DELETE FROM placement_attempts WHERE model = $1 AND ($2::text IS NULL OR profile = $2)",
+                model, profile,
+            )  # fmt: skip
+        case PutEviction(receipt):
+            await run(
+                _PUT_EVICTION, receipt.eviction_id, receipt.victim_replica_id, receipt.victim_model,
+                receipt.beneficiary_model, receipt.beneficiary_replica_id, receipt.decided_at,
+                receipt.state.value, receipt.text, list(receipt.evidence), receipt.gpus, receipt.idle_s,
+                receipt.predicted_free_s, receipt.reload_s, receipt.freed_at, receipt.regretted_at,
+            )  # fmt: skip
+        case RaiseIdleFloor(floor):
+            await run(_RAISE_IDLE_FLOOR, floor)
         case PutEvent(at, kind, subject, text, severity):
             await run(
                 "INSERT INTO events (at, term, kind, subject, text, severity) "
@@ -217,7 +280,7 @@ async def _put_node(connection: "Connection", node: NodeRow) -> None:
     await connection.execute(
         _PUT_NODE, node.node_id, node.boot_id, node.agent_instance, node.version, node.address,
         list(node.fabrics), node.pool, first, last, node.schedulability.value, node.session_epoch,
-        node.last_heard, node.lost_at,
+        node.last_heard, node.lost_at, node.reason,
     )  # fmt: skip
     await connection.execute(
         "DELETE FROM devices WHERE node_id = $1 AND device_id <> ALL($2::text[])",

@@ -8,8 +8,12 @@ import asyncpg
 
 from llmgw_controller.core.state import (
     ActivationRow,
+    AttemptRow,
     Cause,
+    DeploymentRow,
     DeviceRow,
+    EvictionRow,
+    EvictionState,
     LoadRecord,
     NodeRow,
     Phase,
@@ -50,7 +54,7 @@ SELECT node_id, port, extract(epoch FROM until)::float8 AS until_s FROM port_lea
 """
 _ACTIVATIONS = """
 SELECT model, extract(epoch FROM opened_at)::float8 AS opened_s,
-       extract(epoch FROM asked_at)::float8 AS asked_s
+       extract(epoch FROM asked_at)::float8 AS asked_s, extract(epoch FROM kept_until)::float8 AS kept_s
   FROM activations
 """
 _ROUTERS = """
@@ -59,11 +63,22 @@ SELECT router_id, incarnation, extract(epoch FROM seen_at)::float8 AS seen_s,
   FROM routers
 """
 _LOADS = """
-SELECT model, profile, gpu_class, seconds, extract(epoch FROM at)::float8 AS at_s
+SELECT *, extract(epoch FROM at)::float8 AS at_s
   FROM load_history ORDER BY at, id
 """
 _EPOCHS = "SELECT model, highest FROM group_epochs"
 _MODELS = "SELECT name, spec FROM models"
+_DEPLOYMENTS = "SELECT *, extract(epoch FROM changed_at)::float8 AS changed_s FROM deployments"
+_ATTEMPTS = "SELECT *, extract(epoch FROM at)::float8 AS at_s FROM placement_attempts ORDER BY attempt_id"
+# Finished ones of the last day: what the hourly budgets and regret look back on.
+_EVICTIONS = """
+SELECT *, extract(epoch FROM decided_at)::float8 AS decided_s,
+       extract(epoch FROM freed_at)::float8 AS freed_s,
+       extract(epoch FROM regretted_at)::float8 AS regretted_s
+  FROM evictions WHERE state = 'draining' OR decided_at > now() - interval '1 day'
+ ORDER BY decided_at, eviction_id
+"""
+_IDLE_FLOOR = "SELECT extract(epoch FROM since)::float8 FROM idleness_floor"
 
 
 async def load(connection: "Connection") -> Stored:
@@ -90,7 +105,7 @@ async def load(connection: "Connection") -> Stored:
             for r in await connection.fetch(_QUARANTINE)
         ),
         activations={
-            ModelId(r["model"]): ActivationRow(ModelId(r["model"]), r["opened_s"], r["asked_s"])
+            ModelId(r["model"]): ActivationRow(ModelId(r["model"]), r["opened_s"], r["asked_s"], r["kept_s"])
             for r in await connection.fetch(_ACTIVATIONS)
         },
         routers={
@@ -100,11 +115,31 @@ async def load(connection: "Connection") -> Stored:
             for r in await connection.fetch(_ROUTERS)
         },
         loads=tuple(
-            LoadRecord(ModelId(r["model"]), r["profile"], r["gpu_class"], r["seconds"], r["at_s"])
+            LoadRecord(
+                ModelId(r["model"]),
+                r["profile"],
+                r["gpu_class"],
+                r["seconds"],
+                r["at_s"],
+                r["fetch_s"],
+                r["load_s"],
+                r["warm_up_s"],
+                r["weights_here"],
+                r["memory_bytes"],
+                r["engine_version"],
+                r["spec_hash"],
+            )
             for r in await connection.fetch(_LOADS)
         ),
         epochs={ModelId(r["model"]): r["highest"] for r in await connection.fetch(_EPOCHS)},
         models={ModelId(r["name"]): r["spec"] for r in await connection.fetch(_MODELS)},
+        deployments={
+            ModelId(r["model"]): DeploymentRow(ModelId(r["model"]), r["stopped"], r["pinned"], r["changed_s"])
+            for r in await connection.fetch(_DEPLOYMENTS)
+        },
+        attempts=tuple(_attempt(row) for row in await connection.fetch(_ATTEMPTS)),
+        evictions={row["eviction_id"]: _eviction(row) for row in await connection.fetch(_EVICTIONS)},
+        idle_floor=await connection.fetchval(_IDLE_FLOOR),
     )
 
 
@@ -124,6 +159,42 @@ def _node(row: asyncpg.Record, devices: list[DeviceRow]) -> NodeRow:
         session_epoch=SessionEpoch(row["session_epoch"]),
         last_heard=row["heard"],
         lost_at=row["lost"],
+        reason=row["reason"],
+    )
+
+
+def _attempt(row: asyncpg.Record) -> AttemptRow:
+    return AttemptRow(
+        model=ModelId(row["model"]),
+        profile=row["profile"],
+        gpu_class=row["gpu_class"],
+        spec_hash=row["spec_hash"],
+        replica_id=ReplicaId(row["replica_id"]),
+        node_ids=tuple(NodeId(node) for node in row["node_ids"]),
+        reason=row["reason"],
+        text=row["text"],
+        at=row["at_s"],
+    )
+
+
+def _eviction(row: asyncpg.Record) -> EvictionRow:
+    beneficiary = row["beneficiary_replica_id"]
+    return EvictionRow(
+        eviction_id=row["eviction_id"],
+        victim_replica_id=ReplicaId(row["victim_replica_id"]),
+        victim_model=ModelId(row["victim_model"]),
+        beneficiary_model=ModelId(row["beneficiary_model"]),
+        beneficiary_replica_id=None if beneficiary is None else ReplicaId(beneficiary),
+        decided_at=row["decided_s"],
+        state=EvictionState(row["state"]),
+        text=row["text"],
+        evidence=tuple(row["evidence"]),
+        gpus=row["gpus"],
+        idle_s=row["idle_s"],
+        predicted_free_s=row["predicted_free_s"],
+        reload_s=row["reload_s"],
+        freed_at=row["freed_s"],
+        regretted_at=row["regretted_s"],
     )
 
 

@@ -15,27 +15,35 @@ from llmgw_controller.core.plan import (
     DropModel,
     DropRouter,
     DropTombstone,
+    ForgetAttempts,
     JudgeNode,
     PutActivation,
+    PutAttempt,
+    PutDeployment,
     PutEvent,
+    PutEviction,
     PutLoad,
     PutModel,
     PutNode,
     PutReplica,
     PutRouter,
     PutTombstone,
+    RaiseIdleFloor,
     Release,
     Reserve,
 )
-from llmgw_controller.core.state import LoadRecord, ReplicaRow, Stored
+from llmgw_controller.core.state import AttemptRow, DeploymentRow, LoadRecord, ReplicaRow, Stored
 from llmgw_kit.errors import Conflict
-from llmgw_kit.ids import DeviceId, NodeId
+from llmgw_kit.ids import DeviceId, ModelId, NodeId
 
 K = TypeVar("K")
 V = TypeVar("V")
 
 #: Load records kept of each (model, profile, class): enough for a p90, few enough to follow a change.
 LOADS_KEPT = 20
+
+#: Failed starts kept of each (model, profile, class).
+ATTEMPTS_KEPT = 20
 
 
 class Claimed(Conflict):
@@ -89,6 +97,22 @@ def _apply(stored: Stored, change: Change) -> Stored:
             return replace(stored, models=_without(stored.models, name))
         case PutLoad(load):
             return replace(stored, loads=_with_load(stored.loads, load))
+        case PutDeployment(deployment):
+            return replace(stored, deployments=_with_deployment(stored.deployments, deployment))
+        case PutAttempt(attempt):
+            return replace(stored, attempts=_with_attempt(stored.attempts, attempt))
+        case ForgetAttempts(model, profile):
+            kept = tuple(
+                a
+                for a in stored.attempts
+                if a.model != model or (profile is not None and a.profile != profile)
+            )
+            return replace(stored, attempts=kept)
+        case PutEviction(eviction):
+            return replace(stored, evictions={**stored.evictions, eviction.eviction_id: eviction})
+        case RaiseIdleFloor(at):
+            floor = at if stored.idle_floor is None else max(at, stored.idle_floor)
+            return replace(stored, idle_floor=floor)
         case PutEvent():
             return stored  # Events are written, never decided on.
 
@@ -149,6 +173,21 @@ def _with_load(loads: tuple[LoadRecord, ...], load: LoadRecord) -> tuple[LoadRec
     same = [old for old in loads if (old.model, old.profile, old.gpu_class) == key]
     others = tuple(old for old in loads if (old.model, old.profile, old.gpu_class) != key)
     return (*others, *sorted([*same, load], key=lambda one: one.at)[-LOADS_KEPT:])
+
+
+def _with_deployment(
+    rows: dict[ModelId, DeploymentRow], deployment: DeploymentRow
+) -> dict[ModelId, DeploymentRow]:
+    if not deployment.stopped and deployment.pinned is None:
+        return _without(rows, deployment.model)
+    return {**rows, deployment.model: deployment}
+
+
+def _with_attempt(attempts: tuple[AttemptRow, ...], attempt: AttemptRow) -> tuple[AttemptRow, ...]:
+    key = (attempt.model, attempt.profile, attempt.gpu_class)
+    same = [old for old in attempts if (old.model, old.profile, old.gpu_class) == key]
+    dropped = set(map(id, same[: max(0, len(same) + 1 - ATTEMPTS_KEPT)]))
+    return (*(old for old in attempts if id(old) not in dropped), attempt)
 
 
 def _without(rows: dict[K, V], key: K) -> dict[K, V]:

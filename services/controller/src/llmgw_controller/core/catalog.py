@@ -20,6 +20,24 @@ class Engine(Enum):
     COMMAND = "command"
 
 
+class Spread(Enum):
+    """Where further replicas of a model go."""
+
+    #: Onto the fullest node that takes it: whole nodes stay free.
+    PACK = "pack"
+    #: Onto nodes that have none of it, where there is one.
+    SPREAD = "spread"
+
+
+class Rollout(Enum):
+    """How a changed spec replaces what runs."""
+
+    #: A new one beside the old; where there is no room for both, the old one leaves first.
+    SURGE = "surge"
+    #: The old one always leaves first.
+    STOP_FIRST = "stop_first"
+
+
 class Source(Enum):
     """Where a model of the catalog comes from. A name in both: configuration wins (M16)."""
 
@@ -75,6 +93,10 @@ class Profile:
     pool: str | None
     #: Only these nodes; empty: any.
     node_ids: tuple[NodeId, ...]
+    #: Takes only nodes that are wholly free, and all their devices.
+    whole_nodes: bool = False
+    #: Requests run and no token came for so long: the group hangs and is restarted; None: never judged.
+    stall_timeout_s: float | None = None
 
     @property
     def gpus(self) -> int:
@@ -100,6 +122,12 @@ class Model:
     pinned: bool
     priority: int
     source: Source
+    #: Sustained waiting adds replicas up to here; None: no more than `replicas`, or one on demand.
+    max_replicas: int | None = None
+    spread: Spread = Spread.PACK
+    rollout: Rollout = Rollout.SURGE
+    #: Replicas that may be away at once while a changed spec is rolled out.
+    max_unavailable: int = 1
 
     def profile(self, name: str) -> Profile | None:
         return next((profile for profile in self.profiles if profile.name == name), None)
@@ -114,7 +142,7 @@ def spec_hash(model: Model, profile: Profile) -> str:
     spec = asdict(profile)
     for name in (
         "drain_timeout_s", "ready_timeout_s", "stop_grace_s", "stop_after_silence_s", "min_uptime_s", "pool",
-        "node_ids", "name",
+        "node_ids", "name", "whole_nodes", "stall_timeout_s",
     ):  # fmt: skip
         del spec[name]
     spec["engine"] = profile.engine.value

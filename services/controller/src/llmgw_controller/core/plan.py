@@ -10,6 +10,9 @@ from enum import Enum
 
 from llmgw_controller.core.state import (
     ActivationRow,
+    AttemptRow,
+    DeploymentRow,
+    EvictionRow,
     LoadRecord,
     NodeRow,
     PortQuarantine,
@@ -122,6 +125,41 @@ class PutLoad:
 
 
 @dataclass(frozen=True)
+class PutDeployment:
+    """An operator's wish; one that wishes nothing removes the row."""
+
+    deployment: DeploymentRow
+
+
+@dataclass(frozen=True)
+class PutAttempt:
+    attempt: AttemptRow
+
+
+@dataclass(frozen=True)
+class ForgetAttempts:
+    """Of a model: it came up and stayed, its spec is new, or an operator says so."""
+
+    model: ModelId
+    #: None: all its profiles.
+    profile: str | None = None
+
+
+@dataclass(frozen=True)
+class PutEviction:
+    """Open a receipt, or write how it went on."""
+
+    eviction: EvictionRow
+
+
+@dataclass(frozen=True)
+class RaiseIdleFloor:
+    """Nothing counts as idle from before `at`; never goes back."""
+
+    at: float
+
+
+@dataclass(frozen=True)
 class PutEvent:
     at: float
     kind: str
@@ -133,6 +171,7 @@ class PutEvent:
 Change = (
     PutReplica | Reserve | Release | DeleteReplica | PutNode | JudgeNode | PutTombstone | DropTombstone
     | PutActivation | CloseActivation | PutRouter | DropRouter | PutModel | DropModel | PutLoad | PutEvent
+    | PutDeployment | PutAttempt | ForgetAttempts | PutEviction | RaiseIdleFloor
 )  # fmt: skip
 
 

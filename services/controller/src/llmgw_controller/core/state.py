@@ -130,6 +130,8 @@ class NodeRow:
     last_heard: float
     #: Set when judged LOST; cleared when it is heard again and its tombstones are gone.
     lost_at: float | None
+    #: Why an operator set it aside.
+    reason: str | None = None
 
 
 @dataclass(frozen=True)
@@ -159,6 +161,8 @@ class ActivationRow:
     opened_at: float
     #: Newest ask; nobody asking any more ends it.
     asked_at: float
+    #: An operator's: open until then although nobody repeats it.
+    kept_until: float | None = None
 
 
 @dataclass(frozen=True)
@@ -183,6 +187,75 @@ class LoadRecord:
     gpu_class: str
     seconds: float
     at: float
+    #: Parts of it, as the slowest shard's agent measured them; None: unknown.
+    fetch_s: float | None = None
+    load_s: float | None = None
+    warm_up_s: float | None = None
+    #: Every node held the weights before; None: unknown.
+    weights_here: bool | None = None
+    #: Most that any device was seen to hold for it.
+    memory_bytes: int | None = None
+    engine_version: str | None = None
+    spec_hash: str | None = None
+
+
+@dataclass(frozen=True)
+class DeploymentRow:
+    """What operators wish of a model beside its spec. No row: nothing."""
+
+    model: ModelId
+    #: Not started by anything, whatever `replicas` says.
+    stopped: bool
+    #: None: as the spec says.
+    pinned: bool | None
+    changed_at: float
+
+
+@dataclass(frozen=True)
+class AttemptRow:
+    """A start that failed, and was somebody's fault."""
+
+    model: ModelId
+    profile: str
+    gpu_class: str
+    spec_hash: str
+    replica_id: ReplicaId
+    node_ids: tuple[NodeId, ...]
+    #: Stable word: "crashed", "never_ready", ...
+    reason: str
+    text: str
+    at: float
+
+
+class EvictionState(Enum):
+    DRAINING = "draining"
+    DONE = "done"
+    CANCELLED = "cancelled"
+    FAILED = "failed"
+
+
+@dataclass(frozen=True)
+class EvictionRow:
+    """A receipt: who left, for whom, on what evidence, and what it cost."""
+
+    #: The victim's endpoint id: one a group epoch.
+    eviction_id: str
+    victim_replica_id: ReplicaId
+    victim_model: ModelId
+    beneficiary_model: ModelId
+    beneficiary_replica_id: ReplicaId | None
+    decided_at: float
+    state: EvictionState
+    text: str
+    #: What the verdict stood on, a line each.
+    evidence: tuple[str, ...]
+    gpus: int
+    idle_s: float
+    predicted_free_s: float | None
+    #: Measured cost of bringing it back.
+    reload_s: float | None
+    freed_at: float | None = None
+    regretted_at: float | None = None
 
 
 @dataclass(frozen=True)
@@ -201,6 +274,14 @@ class Stored:
     epochs: dict[ModelId, int] = field(default_factory=dict)
     #: Stored models as JSON text by name; parsed by `catalog_file.py`.
     models: dict[ModelId, str] = field(default_factory=dict)
+    #: Operators' wishes.
+    deployments: dict[ModelId, DeploymentRow] = field(default_factory=dict)
+    #: Failed starts, oldest first; the newest few of each (model, profile, class).
+    attempts: tuple[AttemptRow, ...] = ()
+    #: Open ones and those of the last day, by id.
+    evictions: dict[str, EvictionRow] = field(default_factory=dict)
+    #: Nothing counts as idle from before: routers that had crashed and are forgotten. None: no such.
+    idle_floor: float | None = None
 
 
 class ShardState(Enum):
@@ -245,6 +326,44 @@ class ShardReport:
     running_unknown: str | None
     load_s: float | None
     adopted: bool
+    #: Why the newest probe was not answered; None: none failed since the last that was.
+    probe_error: str | None = None
+    #: Requests run and no token came for so long; 0: progress or rest; None: it cannot be told.
+    stalled_s: float | None = None
+    fetch_s: float | None = None
+    warm_up_s: float | None = None
+    engine_version: str | None = None
+    #: Most that each device was seen to hold for it.
+    memory_used_bytes: tuple[tuple[DeviceId, int], ...] = ()
+
+
+class FaultClass(Enum):
+    """How bad a device's fault is."""
+
+    #: The program's own doing: the device is healthy.
+    APP = "app"
+    #: May pass: unhealthy until it was quiet for a while.
+    SUSPECT = "suspect"
+    #: Needs a reset or a repair.
+    FATAL = "fatal"
+
+
+@dataclass(frozen=True)
+class DeviceFault:
+    fault_class: FaultClass
+    #: "xid_79", ...
+    reason: str
+    text: str
+    #: Unix seconds by the node's clock.
+    at: float
+
+
+@dataclass(frozen=True)
+class ForeignProcess:
+    pid: int
+    name: str
+    user: str
+    memory_bytes: int | None
 
 
 class DeviceState(Enum):
@@ -267,6 +386,11 @@ class DeviceReport:
     driver_version: str | None
     state: DeviceState
     reason: str | None
+    #: Unix seconds by the node's clock; None: since before it was watched.
+    since: float | None = None
+    #: The newest, healed or not.
+    fault: DeviceFault | None = None
+    foreign: tuple[ForeignProcess, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -306,6 +430,13 @@ class ControllerSeen:
     version: str
 
 
+class EvictionPolicy(Enum):
+    OFF = "off"
+    #: Shown in the status, done by nobody.
+    SUGGEST = "suggest"
+    ON = "on"
+
+
 @dataclass(frozen=True)
 class Intervals:
     """The settings that decisions use; seconds."""
@@ -325,6 +456,20 @@ class Intervals:
     foreign_bytes: int = 512 * 1024 * 1024
     #: Hold LOST back when more than this share of the nodes is silent together.
     brake_share: float = 0.5
+    eviction: EvictionPolicy = EvictionPolicy.OFF
+    #: Evictions in any hour: of the cluster, and of one model's replicas.
+    evictions_per_hour: int = 12
+    evictions_per_model_per_hour: int = 3
+    #: Idle replicas younger than this many of their own measured loads are not evicted.
+    residency_loads: float = 3.0
+    #: A victim asked for again within so many of its loads was evicted in error.
+    regret_loads: float = 2.0
+    #: Longest that somebody waits for room before the budget and residency give way.
+    eviction_patience_s: float = 600.0
+    #: Requests held or queued without a break for so long add a replica.
+    scale_up_after_s: float = 30.0
+    #: The same failure on so many distinct nodes is the profile's.
+    failing_nodes: int = 2
 
 
 @dataclass(frozen=True)

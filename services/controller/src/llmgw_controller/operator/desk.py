@@ -1,0 +1,83 @@
+"""What every operator's call shares: who leads, one view of one moment, and the words for a wrong name."""
+
+import asyncio
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from llmgw.v1 import operator_pb2 as pb
+from llmgw_controller import wire_operator
+from llmgw_controller.core.catalog import Model
+from llmgw_controller.core.idleness import verdicts
+from llmgw_controller.core.state import Snapshot
+from llmgw_controller.core.view import FleetView, fleet_view
+from llmgw_controller.office import Office
+from llmgw_controller.ports import Fenced
+from llmgw_controller.reign import Reign
+from llmgw_kit.errors import LlmgwError, NotFound
+from llmgw_kit.names import did_you_mean
+
+#: grpc.aio's generics exist in its type stubs only, and no method here looks at it.
+Context = Any
+
+#: A leader reads its rows within milliseconds; who asks just then waits for that.
+VIEW_WAIT_S = 2.0
+
+
+class Desk:
+    """Base of the calls' parts."""
+
+    def __init__(self, office: Office, *, store_kind: str, config_hash: str) -> None:
+        self._office = office
+        self._store_kind = store_kind
+        self._config_hash = config_hash
+
+    async def _reign(self) -> Reign:
+        """The present term, its rows read. Raises Conflict with the leader's address, and Unavailable."""
+        reign = self._office.require()
+        await reign.ledger.until_known(VIEW_WAIT_S)
+        return reign
+
+    async def _view(self) -> tuple[Reign, FleetView]:
+        reign = await self._reign()
+        snapshot, now = reign.snapshot(reign.ledger.stored), reign.tenure.now()
+        return reign, await asyncio.to_thread(_viewed, snapshot, now)
+
+    def _info(self, reign: Reign, view: FleetView) -> pb.ViewInfo:
+        read_at = reign.ledger.read_at
+        assert read_at is not None
+        return wire_operator.info(
+            view,
+            cluster=reign.rules.cluster,
+            leader_name=reign.name,
+            store=self._store_kind,
+            rows_age_s=max(0.0, view.at - read_at),
+        )
+
+    def _model(self, reign: Reign, name: str) -> Model:
+        model = reign.ledger.catalog.resolve(name)
+        if model is None:
+            raise self._no_model(reign, name)
+        return model
+
+    def _no_model(self, reign: Reign, name: str) -> LlmgwError:
+        known = reign.ledger.catalog.models
+        return NotFound(
+            f"no model {name} in the catalog{did_you_mean(name, known)}",
+            code="model_not_found",
+            next_steps=["try: llmgwctl models"],
+        )
+
+    @contextmanager
+    def _changing(self) -> Iterator[Reign]:
+        """The term to write in; a write that meets the fence means: ask the new leader."""
+        reign = self._office.require()
+        try:
+            yield reign
+        except Fenced:
+            raise self._office.not_leading() from None
+
+
+def _viewed(snapshot: Snapshot, now: float) -> FleetView:
+    """In a thread: of a large fleet it takes long."""
+    return fleet_view(snapshot, verdicts(snapshot, now), now)

@@ -1,0 +1,48 @@
+"""The calls that change what is to be served."""
+
+import logging
+
+from llmgw.v1 import operator_pb2 as pb
+from llmgw_controller.core.activation import Pending, Ready, Refused, decide
+from llmgw_controller.model_changes import MEMORY_WARNING, apply_model, remove_model
+from llmgw_controller.operator.desk import Context, Desk
+from llmgw_kit.errors import Conflict, Unavailable
+
+log = logging.getLogger(__name__)
+
+
+class Models(Desk):
+    """Stored models, and what operators wish of any."""
+
+    async def ApplyModel(self, request: pb.ApplyModelRequest, context: Context) -> pb.ApplyModelResponse:
+        """Add or change a stored model."""
+        with self._changing() as reign:
+            answer = await apply_model(reign, request.model_json, dry_run=request.dry_run)
+        answer.store = self._store_kind
+        return answer
+
+    async def RemoveModel(self, request: pb.RemoveModelRequest, context: Context) -> pb.RemoveModelResponse:
+        """Remove a stored model; its replicas drain and stop."""
+        with self._changing() as reign:
+            return await remove_model(reign, request.model, dry_run=request.dry_run)
+
+    async def ActivateModel(
+        self, request: pb.ActivateModelRequest, context: Context
+    ) -> pb.ActivateModelResponse:
+        """Start a cold model, as a request for it would."""
+        reign = await self._reign()
+        model = self._model(reign, request.model)
+        match decide(reign.snapshot(reign.ledger.stored), model.name, reign.tenure.now()):
+            case Ready():
+                return pb.ActivateModelResponse(outcome="ready")
+            case Refused("not_activatable" as code, text, _):
+                raise Conflict(text, code=code, next_steps=["set activate_on_demand or replicas in its spec"])
+            case Refused(code, text, retry_after_s):
+                raise Unavailable(text, code=code, retry_after_s=retry_after_s)
+            case Pending(_, _, eta_s):
+                with self._changing():
+                    await reign.activations.ask(frozenset({model.name}))
+                reign.hints()
+                if self._store_kind == "memory":
+                    log.warning("model %s is activated: %s", model.name, MEMORY_WARNING)
+                return pb.ActivateModelResponse(outcome="starting", eta_s=eta_s)

@@ -1,0 +1,66 @@
+"""The calls that only look."""
+
+from llmgw.v1 import operator_pb2 as pb
+from llmgw_controller import wire_operator
+from llmgw_controller.core.idleness import verdicts
+from llmgw_controller.core.why import why
+from llmgw_controller.operator.desk import Context, Desk
+from llmgw_kit.errors import NotFound
+from llmgw_kit.ids import ModelId
+from llmgw_kit.names import did_you_mean
+
+
+class Views(Desk):
+    """One view of one moment each."""
+
+    async def GetStatus(self, request: pb.GetStatusRequest, context: Context) -> pb.GetStatusResponse:
+        """The whole view."""
+        reign, view = await self._view()
+        return wire_operator.status(view, self._info(reign, view))
+
+    async def ListNodes(self, request: pb.ListNodesRequest, context: Context) -> pb.ListNodesResponse:
+        """Every known node."""
+        reign, view = await self._view()
+        nodes = [wire_operator.node(line, view.at) for line in view.nodes]
+        return pb.ListNodesResponse(info=self._info(reign, view), nodes=nodes)
+
+    async def ListDevices(self, request: pb.ListDevicesRequest, context: Context) -> pb.ListDevicesResponse:
+        """Every device, or those of one node."""
+        reign, view = await self._view()
+        lines = view.devices
+        if request.HasField("node_id"):
+            names = [node.node_id for node in view.nodes]
+            if request.node_id not in names:
+                raise NotFound(f"no node {request.node_id}{did_you_mean(request.node_id, names)}")
+            lines = tuple(line for line in lines if line.device.node_id == request.node_id)
+        devices = [wire_operator.device(line, view.at) for line in lines]
+        return pb.ListDevicesResponse(info=self._info(reign, view), devices=devices)
+
+    async def ListReplicas(
+        self, request: pb.ListReplicasRequest, context: Context
+    ) -> pb.ListReplicasResponse:
+        """Every replica, or those of one model; also of a model that has just left the catalog."""
+        reign, view = await self._view()
+        lines = view.replicas
+        if request.HasField("model"):
+            model = reign.ledger.catalog.resolve(request.model)
+            name = model.name if model is not None else ModelId(request.model)
+            lines = tuple(line for line in lines if line.row.model == name)
+            if model is None and not lines:
+                raise self._no_model(reign, request.model)
+        replicas = [wire_operator.replica(line, view.at) for line in lines]
+        return pb.ListReplicasResponse(info=self._info(reign, view), replicas=replicas)
+
+    async def ListModels(self, request: pb.ListModelsRequest, context: Context) -> pb.ListModelsResponse:
+        """The catalog with what runs of it."""
+        reign, view = await self._view()
+        models = [wire_operator.model(line) for line in view.models]
+        return pb.ListModelsResponse(info=self._info(reign, view), models=models)
+
+    async def Why(self, request: pb.WhyRequest, context: Context) -> pb.WhyResponse:
+        """From the planner's own search."""
+        reign, view = await self._view()
+        model = self._model(reign, request.model)
+        snapshot = reign.snapshot(reign.ledger.stored)
+        found = why(snapshot, verdicts(snapshot, view.at), model, view.at)
+        return wire_operator.why(found, self._info(reign, view))
