@@ -44,7 +44,8 @@ async def test_a_leader_frozen_inside_a_write_delays_the_next_one_a_little_and_w
         await asyncio.sleep(0.05)
     took_s = time.monotonic() - began
     # The lease's rest, and at most the 2 s after which Postgres cuts who idles inside a transaction.
-    assert 0.3 < took_s < 0.5 + 2.0 + 1.0
+    # The rest above that is slack for a busy machine.
+    assert 0.3 < took_s < 0.5 + 2.0 + 5.0
     assert new.term > old.term
     with pytest.raises((asyncpg.PostgresError, asyncpg.InterfaceError)):
         await frozen.execute("COMMIT")

@@ -25,7 +25,7 @@ KEPT = {**MODEL, "replicas": 1}
 TTL_S = 4.0
 QUICK = {"lease_ttl_s": TTL_S, "lease_renew_s": 0.5, "lease_retry_s": 0.5, "lease_margin_s": 1.0}
 #: Of a machine that runs many things at once; the promise itself is ttl + 2 s.
-SLACK_S = 2.0
+SLACK_S = 3.0
 
 
 async def two(controllers: Controllers, dsn: str, **settings: Any) -> tuple[Controller, Controller]:

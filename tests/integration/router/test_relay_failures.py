@@ -458,6 +458,9 @@ async def test_a_connect_that_hangs_is_given_up_for_another(tmp_path: Path) -> N
 
 # --- clients that leave or do not read
 
+#: Far below every deadline that would end the exchange otherwise, and far above what a busy machine takes.
+PROMPT_S = 5.0
+
 
 async def leaves_and_measures(tmp_path: Path, script_until_left: Script, client_does: str) -> None:
     left_at = 0.0
@@ -478,7 +481,7 @@ async def leaves_and_measures(tmp_path: Path, script_until_left: Script, client_
         left_at = asyncio.get_running_loop().time()
         c.close()
         await r.until(lambda: gone_at)
-        assert gone_at[0] - left_at < 0.5
+        assert gone_at[0] - left_at < PROMPT_S
         await r.until(lambda: r.pool.totals()["client_gone"] == 1)
         await r.until(r.quiet)
         ((_, activity),) = r.pool.activity()
@@ -537,7 +540,7 @@ async def test_eight_clients_gone_at_once(tmp_path: Path) -> None:
         for c in clients:
             c.close()
         await r.until(lambda: len(gone) == 8)
-        assert max(gone) - left_at < 0.5
+        assert max(gone) - left_at < PROMPT_S
 
 
 async def test_a_client_that_does_not_read_holds_the_engine_up_and_is_cut(tmp_path: Path) -> None:
