@@ -14,6 +14,7 @@ from llmgw_controller.core.activity import (
     Verdicts,
 )
 from llmgw_controller.core.catalog import Model
+from llmgw_controller.core.deployments import effective_pinned
 from llmgw_controller.core.replica import is_unreachable
 from llmgw_controller.core.state import Phase, ReplicaRow, ShardReport, Snapshot
 from llmgw_kit.ids import ReplicaId, RouterId
@@ -76,7 +77,7 @@ def idle_replicas(snapshot: Snapshot, verdicts: Verdicts) -> frozenset[ReplicaId
         if row.phase is Phase.READY
         and isinstance(verdicts.by_replica.get(row.replica_id), Idle)
         and (model := snapshot.catalog.models.get(row.model)) is not None
-        and not model.pinned
+        and not effective_pinned(snapshot.stored, model)
         and not snapshot.held.get(row.model)
     )
 
@@ -90,7 +91,7 @@ def may_leave(snapshot: Snapshot, row: ReplicaRow, model: Model, verdicts: Verdi
         and row.ready_since is not None
         and isinstance(found, Idle)
         and model.idle_after_s is not None
-        and not model.pinned
+        and not effective_pinned(snapshot.stored, model)
         and found.for_s >= model.idle_after_s
         and now - row.ready_since >= model.min_residency_s
         and not snapshot.held.get(row.model)
