@@ -847,11 +847,25 @@ class HeldWeights(_message.Message):
     VERSION_FIELD_NUMBER: _builtins.int
     BYTES_FIELD_NUMBER: _builtins.int
     COMPLETE_FIELD_NUMBER: _builtins.int
+    FETCHING_FIELD_NUMBER: _builtins.int
+    PROGRESS_FIELD_NUMBER: _builtins.int
+    ERROR_FIELD_NUMBER: _builtins.int
+    SHARD_IDS_FIELD_NUMBER: _builtins.int
     model: _builtins.str
     version: _builtins.str
     bytes: _builtins.int
     complete: _builtins.bool
     """Every file is here and its checksum was seen to match."""
+    fetching: _builtins.bool
+    """On its way here, for a start or because of PrefetchWeights."""
+    progress: _builtins.float
+    """0..1 while fetching; absent when unknown."""
+    error: _builtins.str
+    """Why the newest prefetch of it failed; absent: none did since it came."""
+    @_builtins.property
+    def shard_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Shards started from it that have not exited: it is not removed under them unless forced."""
+
     def __init__(
         self,
         *,
@@ -859,12 +873,23 @@ class HeldWeights(_message.Message):
         version: _builtins.str = ...,
         bytes: _builtins.int = ...,
         complete: _builtins.bool = ...,
+        fetching: _builtins.bool = ...,
+        progress: _builtins.float | None = ...,
+        error: _builtins.str | None = ...,
+        shard_ids: _abc.Iterable[_builtins.str] | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_error", b"_error", "_progress", b"_progress", "error", b"error", "progress", b"progress"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["bytes", b"bytes", "complete", b"complete", "model", b"model", "version", b"version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_error", b"_error", "_progress", b"_progress", "bytes", b"bytes", "complete", b"complete", "error", b"error", "fetching", b"fetching", "model", b"model", "progress", b"progress", "shard_ids", b"shard_ids", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
+    _WhichOneofReturnType__error: _TypeAlias = _typing.Literal["error"]  # noqa: Y015
+    _WhichOneofArgType__error: _TypeAlias = _typing.Literal["_error", b"_error"]  # noqa: Y015
+    _WhichOneofReturnType__progress: _TypeAlias = _typing.Literal["progress"]  # noqa: Y015
+    _WhichOneofArgType__progress: _TypeAlias = _typing.Literal["_progress", b"_progress"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__error) -> _WhichOneofReturnType__error | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__progress) -> _WhichOneofReturnType__progress | None: ...
 
 Global___HeldWeights: _TypeAlias = HeldWeights  # noqa: Y015
 
@@ -971,11 +996,16 @@ class BenchmarkReport(_message.Message):
     LEVEL_FIELD_NUMBER: _builtins.int
     END_FIELD_NUMBER: _builtins.int
     ERROR_FIELD_NUMBER: _builtins.int
+    PROGRESS_FIELD_NUMBER: _builtins.int
     command_id: _builtins.str
     end: _builtins.bool
     error: _builtins.str
     @_builtins.property
     def level(self) -> Global___BenchmarkLevel: ...
+    @_builtins.property
+    def progress(self) -> Global___BenchmarkProgress:
+        """While a level is measured, now and then."""
+
     def __init__(
         self,
         *,
@@ -983,16 +1013,43 @@ class BenchmarkReport(_message.Message):
         level: Global___BenchmarkLevel | None = ...,
         end: _builtins.bool = ...,
         error: _builtins.str | None = ...,
+        progress: Global___BenchmarkProgress | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_error", b"_error", "error", b"error", "level", b"level"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_error", b"_error", "error", b"error", "level", b"level", "progress", b"progress"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_error", b"_error", "command_id", b"command_id", "end", b"end", "error", b"error", "level", b"level"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_error", b"_error", "command_id", b"command_id", "end", b"end", "error", b"error", "level", b"level", "progress", b"progress"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__error: _TypeAlias = _typing.Literal["error"]  # noqa: Y015
     _WhichOneofArgType__error: _TypeAlias = _typing.Literal["_error", b"_error"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType__error) -> _WhichOneofReturnType__error | None: ...
 
 Global___BenchmarkReport: _TypeAlias = BenchmarkReport  # noqa: Y015
+
+@_typing.final
+class BenchmarkProgress(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    CONCURRENCY_FIELD_NUMBER: _builtins.int
+    FINISHED_FIELD_NUMBER: _builtins.int
+    REQUESTS_FIELD_NUMBER: _builtins.int
+    concurrency: _builtins.int
+    finished: _builtins.int
+    """Of `requests` of this level."""
+    requests: _builtins.int
+    def __init__(
+        self,
+        *,
+        concurrency: _builtins.int = ...,
+        finished: _builtins.int = ...,
+        requests: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["concurrency", b"concurrency", "finished", b"finished", "requests", b"requests"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___BenchmarkProgress: _TypeAlias = BenchmarkProgress  # noqa: Y015
 
 @_typing.final
 class BenchmarkLevel(_message.Message):
@@ -1511,11 +1568,14 @@ class DriveBenchmark(_message.Message):
     command_id: _builtins.str
     shard_id: _builtins.str
     requests_per_level: _builtins.int
+    """0: as many as a level needs, by the agent's own rule."""
     prompt_tokens: _builtins.int
     output_tokens: _builtins.int
     level_timeout_s: _builtins.float
     @_builtins.property
-    def concurrency(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]: ...
+    def concurrency(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """Rising; empty: 1, 2, 4, ... while throughput still grows."""
+
     def __init__(
         self,
         *,

@@ -2868,6 +2868,9 @@ class NodeWeights(_message.Message):
     USED_BY_FIELD_NUMBER: _builtins.int
     WANTED_FIELD_NUMBER: _builtins.int
     DISK_FREE_BYTES_FIELD_NUMBER: _builtins.int
+    FETCHING_FIELD_NUMBER: _builtins.int
+    PROGRESS_FIELD_NUMBER: _builtins.int
+    ERROR_FIELD_NUMBER: _builtins.int
     node_id: _builtins.str
     model: _builtins.str
     version: _builtins.str
@@ -2876,6 +2879,11 @@ class NodeWeights(_message.Message):
     wanted: _builtins.bool
     """Some model of the catalog names this version."""
     disk_free_bytes: _builtins.int
+    fetching: _builtins.bool
+    progress: _builtins.float
+    """0..1 while fetching; absent when unknown."""
+    error: _builtins.str
+    """Why the newest prefetch of it failed."""
     @_builtins.property
     def used_by(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """Replicas with a shard there that maps it."""
@@ -2891,14 +2899,26 @@ class NodeWeights(_message.Message):
         used_by: _abc.Iterable[_builtins.str] | None = ...,
         wanted: _builtins.bool = ...,
         disk_free_bytes: _builtins.int | None = ...,
+        fetching: _builtins.bool = ...,
+        progress: _builtins.float | None = ...,
+        error: _builtins.str | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_disk_free_bytes", b"_disk_free_bytes", "disk_free_bytes", b"disk_free_bytes"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_disk_free_bytes", b"_disk_free_bytes", "_error", b"_error", "_progress", b"_progress", "disk_free_bytes", b"disk_free_bytes", "error", b"error", "progress", b"progress"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_disk_free_bytes", b"_disk_free_bytes", "bytes", b"bytes", "complete", b"complete", "disk_free_bytes", b"disk_free_bytes", "model", b"model", "node_id", b"node_id", "used_by", b"used_by", "version", b"version", "wanted", b"wanted"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_disk_free_bytes", b"_disk_free_bytes", "_error", b"_error", "_progress", b"_progress", "bytes", b"bytes", "complete", b"complete", "disk_free_bytes", b"disk_free_bytes", "error", b"error", "fetching", b"fetching", "model", b"model", "node_id", b"node_id", "progress", b"progress", "used_by", b"used_by", "version", b"version", "wanted", b"wanted"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__disk_free_bytes: _TypeAlias = _typing.Literal["disk_free_bytes"]  # noqa: Y015
     _WhichOneofArgType__disk_free_bytes: _TypeAlias = _typing.Literal["_disk_free_bytes", b"_disk_free_bytes"]  # noqa: Y015
+    _WhichOneofReturnType__error: _TypeAlias = _typing.Literal["error"]  # noqa: Y015
+    _WhichOneofArgType__error: _TypeAlias = _typing.Literal["_error", b"_error"]  # noqa: Y015
+    _WhichOneofReturnType__progress: _TypeAlias = _typing.Literal["progress"]  # noqa: Y015
+    _WhichOneofArgType__progress: _TypeAlias = _typing.Literal["_progress", b"_progress"]  # noqa: Y015
+    @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__disk_free_bytes) -> _WhichOneofReturnType__disk_free_bytes | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__error) -> _WhichOneofReturnType__error | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__progress) -> _WhichOneofReturnType__progress | None: ...
 
 Global___NodeWeights: _TypeAlias = NodeWeights  # noqa: Y015
 
@@ -3090,22 +3110,28 @@ class ReadReplicaLogsResponse(_message.Message):
     SHARD_ID_FIELD_NUMBER: _builtins.int
     DATA_FIELD_NUMBER: _builtins.int
     GAP_FIELD_NUMBER: _builtins.int
+    END_FIELD_NUMBER: _builtins.int
     shard_id: _builtins.str
     data: _builtins.bytes
     gap: _builtins.bool
-    """The file was cut or replaced between two pieces."""
+    """Lines are missing before this piece: the file was cut, or nobody read fast enough."""
+    end: _builtins.str
+    """Last word of this shard: why there is no more."""
     def __init__(
         self,
         *,
         shard_id: _builtins.str = ...,
         data: _builtins.bytes = ...,
         gap: _builtins.bool = ...,
+        end: _builtins.str | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_end", b"_end", "end", b"end"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["data", b"data", "gap", b"gap", "shard_id", b"shard_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_end", b"_end", "data", b"data", "end", b"end", "gap", b"gap", "shard_id", b"shard_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
+    _WhichOneofReturnType__end: _TypeAlias = _typing.Literal["end"]  # noqa: Y015
+    _WhichOneofArgType__end: _TypeAlias = _typing.Literal["_end", b"_end"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__end) -> _WhichOneofReturnType__end | None: ...
 
 Global___ReadReplicaLogsResponse: _TypeAlias = ReadReplicaLogsResponse  # noqa: Y015
 
@@ -3276,12 +3302,15 @@ class RunBenchmarkRequest(_message.Message):
     PROMPT_TOKENS_FIELD_NUMBER: _builtins.int
     OUTPUT_TOKENS_FIELD_NUMBER: _builtins.int
     LEVEL_TIMEOUT_S_FIELD_NUMBER: _builtins.int
+    FORCE_FIELD_NUMBER: _builtins.int
     model: _builtins.str
     replica_id: _builtins.str
     requests_per_level: _builtins.int
     prompt_tokens: _builtins.int
     output_tokens: _builtins.int
     level_timeout_s: _builtins.float
+    force: _builtins.bool
+    """Also a replica that has requests of clients, which disturb what is measured and are disturbed."""
     @_builtins.property
     def concurrency(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
         """Rising; empty: 1, 2, 4, ... while throughput still grows."""
@@ -3296,10 +3325,11 @@ class RunBenchmarkRequest(_message.Message):
         prompt_tokens: _builtins.int = ...,
         output_tokens: _builtins.int = ...,
         level_timeout_s: _builtins.float = ...,
+        force: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_replica_id", b"_replica_id", "replica_id", b"replica_id"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_replica_id", b"_replica_id", "concurrency", b"concurrency", "level_timeout_s", b"level_timeout_s", "model", b"model", "output_tokens", b"output_tokens", "prompt_tokens", b"prompt_tokens", "replica_id", b"replica_id", "requests_per_level", b"requests_per_level"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_replica_id", b"_replica_id", "concurrency", b"concurrency", "force", b"force", "level_timeout_s", b"level_timeout_s", "model", b"model", "output_tokens", b"output_tokens", "prompt_tokens", b"prompt_tokens", "replica_id", b"replica_id", "requests_per_level", b"requests_per_level"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__replica_id: _TypeAlias = _typing.Literal["replica_id"]  # noqa: Y015
     _WhichOneofArgType__replica_id: _TypeAlias = _typing.Literal["_replica_id", b"_replica_id"]  # noqa: Y015
