@@ -7,6 +7,7 @@ which tells it; both read the same rows, so they cannot disagree.
 from dataclasses import dataclass
 
 from llmgw_controller.core.catalog import Model
+from llmgw_controller.core.deployments import STOPPED, is_stopped
 from llmgw_controller.core.draft import Draft
 from llmgw_controller.core.hearing import is_learning, report_of
 from llmgw_controller.core.loads import eta
@@ -51,13 +52,11 @@ def decide(snapshot: Snapshot, name: ModelId, now: float) -> Decision:
     model = snapshot.catalog.models.get(name)
     if model is None:
         return Refused("model_not_found", f"{name} is not in the catalog", None)
-    rows = [
-        row
-        for _, row in sorted(snapshot.stored.replicas.items())
-        if row.model == name and row.wish is Wish.SERVE
-    ]
+    rows = [row for row in snapshot.stored.by_model.get(name, ()) if row.wish is Wish.SERVE]
     if any(is_routable(row, snapshot, now) for row in rows):
         return Ready()
+    if is_stopped(snapshot.stored, name):
+        return Refused("stopped", f"{name} is {STOPPED}", None)
     if not rows:
         if not model.activate_on_demand and model.replicas == 0:
             return Refused("not_activatable", f"{name} is not started on demand", None)
@@ -88,7 +87,7 @@ def close_decided(draft: Draft) -> None:
 
 def _news(draft: Draft, name: ModelId) -> bool:
     """Clients ask again and again; only a state entered in this very pass is worth another event."""
-    rows = [row for row in draft.replicas() if row.model == name]
+    rows = draft.stored.by_model.get(name, ())
     return not rows or any(row.since == draft.now for row in rows)
 
 

@@ -6,7 +6,7 @@ Changes apply in order and all together: the caller keeps the old value when one
 
 from collections.abc import Iterable
 from dataclasses import replace
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from llmgw_controller.core.plan import (
     Change,
@@ -63,7 +63,7 @@ def _apply(stored: Stored, change: Change) -> Stored:
     match change:
         case PutReplica(row):
             _keeps_claims(stored.replicas.get(row.replica_id), row)
-            return replace(stored, replicas={**stored.replicas, row.replica_id: row})
+            return _with_replica(stored, row)
         case Reserve(row):
             return _reserve(stored, row)
         case Release():
@@ -71,48 +71,48 @@ def _apply(stored: Stored, change: Change) -> Stored:
         case DeleteReplica(replica_id):
             row_gone = stored.replicas[replica_id]
             assert not row_gone.holds_devices, f"{replica_id}: deleted while it holds devices"
-            return replace(stored, replicas=_without(stored.replicas, replica_id))
+            return _without_replica(stored, row_gone)
         case PutNode(node):
-            return replace(stored, nodes={**stored.nodes, node.node_id: node})
+            return _but(stored, nodes={**stored.nodes, node.node_id: node})
         case JudgeNode(node_id, lost_at):
             judged = replace(stored.nodes[node_id], lost_at=lost_at)
-            return replace(stored, nodes={**stored.nodes, node_id: judged})
+            return _but(stored, nodes={**stored.nodes, node_id: judged})
         case PutTombstone(stone):
             stones = {(s.node_id, s.shard_id): s for s in (*stored.tombstones, stone)}
-            return replace(stored, tombstones=tuple(stones[key] for key in sorted(stones)))
+            return _but(stored, tombstones=tuple(stones[key] for key in sorted(stones)))
         case DropTombstone(node_id, shard_id):
             left = tuple(s for s in stored.tombstones if (s.node_id, s.shard_id) != (node_id, shard_id))
-            return replace(stored, tombstones=left)
+            return _but(stored, tombstones=left)
         case PutActivation(activation):
-            return replace(stored, activations={**stored.activations, activation.model: activation})
+            return _but(stored, activations={**stored.activations, activation.model: activation})
         case CloseActivation(model, _):
-            return replace(stored, activations=_without(stored.activations, model))
+            return _but(stored, activations=_without(stored.activations, model))
         case PutRouter(router):
-            return replace(stored, routers={**stored.routers, router.router_id: router})
+            return _but(stored, routers={**stored.routers, router.router_id: router})
         case DropRouter(router_id):
-            return replace(stored, routers=_without(stored.routers, router_id))
+            return _but(stored, routers=_without(stored.routers, router_id))
         case PutModel(name, text):
-            return replace(stored, models={**stored.models, name: text})
+            return _but(stored, models={**stored.models, name: text})
         case DropModel(name):
-            return replace(stored, models=_without(stored.models, name))
+            return _but(stored, models=_without(stored.models, name))
         case PutLoad(load):
-            return replace(stored, loads=_with_load(stored.loads, load))
+            return _but(stored, loads=_with_load(stored.loads, load))
         case PutDeployment(deployment):
-            return replace(stored, deployments=_with_deployment(stored.deployments, deployment))
+            return _but(stored, deployments=_with_deployment(stored.deployments, deployment))
         case PutAttempt(attempt):
-            return replace(stored, attempts=_with_attempt(stored.attempts, attempt))
+            return _but(stored, attempts=_with_attempt(stored.attempts, attempt))
         case ForgetAttempts(model, profile):
             kept = tuple(
                 a
                 for a in stored.attempts
                 if a.model != model or (profile is not None and a.profile != profile)
             )
-            return replace(stored, attempts=kept)
+            return _but(stored, attempts=kept)
         case PutEviction(eviction):
-            return replace(stored, evictions={**stored.evictions, eviction.eviction_id: eviction})
+            return _but(stored, evictions={**stored.evictions, eviction.eviction_id: eviction})
         case RaiseIdleFloor(at):
             floor = at if stored.idle_floor is None else max(at, stored.idle_floor)
-            return replace(stored, idle_floor=floor)
+            return _but(stored, idle_floor=floor)
         case PutEvent():
             return stored  # Events are written, never decided on.
 
@@ -140,12 +140,8 @@ def _reserve(stored: Stored, row: ReplicaRow) -> Stored:
     # The planner leases a quarantined port only when its time is over: the lease replaces it.
     quarantine = tuple(q for q in stored.quarantine if (q.node_id, q.port) not in taken)
     highest = max(row.group_epoch, stored.epochs.get(row.model, 0))
-    return replace(
-        stored,
-        replicas={**stored.replicas, row.replica_id: row},
-        quarantine=quarantine,
-        epochs={**stored.epochs, row.model: highest},
-    )
+    epochs = {**stored.epochs, row.model: highest}
+    return _with_replica(_but(stored, quarantine=quarantine, epochs=epochs), row)
 
 
 def _release(stored: Stored, change: Release) -> Stored:
@@ -159,6 +155,33 @@ def _release(stored: Stored, change: Release) -> Stored:
         replicas={**stored.replicas, row.replica_id: replace(row, shards=shards)},
         quarantine=tuple(fresh[key] for key in sorted(fresh)),
     )
+
+
+def _but(stored: Stored, **changes: Any) -> Stored:
+    """Other fields than `replicas`: what was found of those stays true."""
+    changed = replace(stored, **changes)
+    for name in ("sorted_replicas", "by_model", "by_node"):
+        if name in stored.__dict__:
+            changed.__dict__[name] = stored.__dict__[name]
+    return changed
+
+
+def _with_replica(stored: Stored, row: ReplicaRow) -> Stored:
+    changed = replace(stored, replicas={**stored.replicas, row.replica_id: row})
+    before = stored.replicas.get(row.replica_id)
+    assert before is None or before.model == row.model, f"{row.replica_id}: of {row.model}, was another's"
+    others = (one for one in stored.by_model.get(row.model, ()) if one.replica_id != row.replica_id)
+    rows = tuple(sorted((*others, row), key=lambda one: one.replica_id))
+    changed.__dict__["by_model"] = {**stored.by_model, row.model: rows}
+    return changed
+
+
+def _without_replica(stored: Stored, gone: ReplicaRow) -> Stored:
+    changed = replace(stored, replicas=_without(stored.replicas, gone.replica_id))
+    rows = tuple(one for one in stored.by_model[gone.model] if one.replica_id != gone.replica_id)
+    by_model = {**stored.by_model, gone.model: rows}
+    changed.__dict__["by_model"] = by_model if rows else _without(by_model, gone.model)
+    return changed
 
 
 def _keeps_claims(before: ReplicaRow | None, after: ReplicaRow) -> None:

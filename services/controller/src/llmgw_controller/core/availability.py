@@ -5,6 +5,7 @@ from enum import Enum
 
 from llmgw_controller.core.activation import Pending, Refused, cold_eta_s, decide
 from llmgw_controller.core.catalog import Model
+from llmgw_controller.core.deployments import STOPPED, is_stopped
 from llmgw_controller.core.replica import is_routable
 from llmgw_controller.core.state import ReplicaRow, Snapshot, Wish
 
@@ -30,6 +31,8 @@ def model_state(snapshot: Snapshot, model: Model, now: float) -> ModelState:
     rows = live_rows(snapshot, model)
     if any(is_routable(row, snapshot, now) for row in rows):
         return ModelState(Availability.READY, None, None)
+    if is_stopped(snapshot.stored, model.name):
+        return ModelState(Availability.UNAVAILABLE, STOPPED, None)
     if not rows:
         return ModelState(Availability.COLD, None, cold_eta_s(snapshot, model))
     decision = decide(snapshot, model.name, now)
@@ -42,8 +45,4 @@ def model_state(snapshot: Snapshot, model: Model, now: float) -> ModelState:
 
 
 def live_rows(snapshot: Snapshot, model: Model) -> list[ReplicaRow]:
-    return [
-        row
-        for _, row in sorted(snapshot.stored.replicas.items())
-        if row.model == model.name and row.wish is Wish.SERVE
-    ]
+    return [row for row in snapshot.stored.by_model.get(model.name, ()) if row.wish is Wish.SERVE]

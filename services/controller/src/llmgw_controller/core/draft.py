@@ -42,7 +42,7 @@ class Draft:
 
     def replicas(self) -> list[ReplicaRow]:
         """By id: the order of every walk, so that equal inputs give equal plans."""
-        return [self.stored.replicas[key] for key in sorted(self.stored.replicas)]
+        return list(self.stored.sorted_replicas)
 
     def row(self, replica_id: ReplicaId) -> ReplicaRow:
         return self.stored.replicas[replica_id]

@@ -75,7 +75,7 @@ def brake(snapshot: Snapshot, now: float) -> Brake:
 
 
 def tombstones_of(snapshot: Snapshot, node_id: NodeId) -> int:
-    return sum(stone.node_id == node_id for stone in snapshot.stored.tombstones)
+    return snapshot.stored.stones[node_id]
 
 
 def takes_work(snapshot: Snapshot, node: NodeRow, now: float) -> bool:

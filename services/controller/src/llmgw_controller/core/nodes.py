@@ -39,7 +39,7 @@ def _bury(draft: Draft, node: NodeRow) -> None:
     """Give up every shard of a node that is LOST; exits already seen need no tombstone."""
     if node_state(draft.snapshot, node, draft.now) is not NodeState.LOST:
         return
-    for row in draft.replicas():
+    for row in draft.stored.by_node.get(node.node_id, ()):
         mine = [s for s in row.shards if s.node_id == node.node_id and not s.released]
         if not mine:
             continue

@@ -73,7 +73,7 @@ def _renew_unplaced(draft: Draft, row: ReplicaRow, model: Model) -> None:
 
 
 def _leaving(draft: Draft, model: Model) -> bool:
-    return any(row.model == model.name and row.wish is not Wish.SERVE for row in draft.replicas())
+    return any(row.wish is not Wish.SERVE for row in draft.stored.by_model.get(model.name, ()))
 
 
 def _would_make_room(draft: Draft, old: ReplicaRow, model: Model) -> bool:

@@ -5,8 +5,10 @@ from `Heard` and the clock, and stands in no row. Times are seconds of the leade
 database's wall clock at the takeover plus monotonic time since, so they never jump within a term.
 """
 
+from collections import Counter
 from dataclasses import dataclass, field
 from enum import Enum
+from functools import cached_property
 
 from llmgw_controller.core.activity import Activity
 from llmgw_controller.core.catalog import Catalog
@@ -14,7 +16,8 @@ from llmgw_kit.ids import DeviceId, LeaseTerm, ModelId, NodeId, ReplicaId, Route
 
 
 class Wish(Enum):
-    """What is wanted of a replica. One way: a draining replica is replaced, never revived."""
+    """What is wanted of a replica. One way, but for a revocable drain, which `roster.cancel_drain` takes
+    back: a replica that drains because somebody wished it is replaced, never revived."""
 
     SERVE = "serve"
     DRAIN = "drain"
@@ -69,7 +72,7 @@ class ReplicaRow:
     phase: Phase
     #: With UNPLACEABLE, BACKOFF, FAILED: why. With DRAINING, STOPPING, STOPPED: on whose behalf.
     reason: str | None
-    #: With BACKOFF: not before.
+    #: With BACKOFF: not before. With READY: a drain was taken back, so not let go as idle before.
     until: float | None
     #: Grows with each start of the whole group, over all replicas of the model; 0: never placed. An endpoint
     #: is (replica, group epoch).
@@ -86,6 +89,12 @@ class ReplicaRow:
     shards: tuple[ShardRow, ...] = ()
     #: Newest last, at most 20 lines: what moved it, for `InvalidTransition` and for people.
     story: tuple[str, ...] = ()
+    #: With wish DRAIN: nobody but the controller wants it gone, so it is taken back, not cut, when it cannot
+    #: end well. Its agent is not told to drain: the engine must be able to go on at once.
+    revocable: bool = False
+    #: With DRAINING: since this reading of their gauges nothing ran at its engines. None: something did, or
+    #: it was not read since the drain began.
+    quiet_at: float | None = None
 
     @property
     def endpoint_id(self) -> str:
@@ -282,6 +291,36 @@ class Stored:
     evictions: dict[str, EvictionRow] = field(default_factory=dict)
     #: Nothing counts as idle from before: routers that had crashed and are forgotten. None: no such.
     idle_floor: float | None = None
+
+    # What a pass asks of the rows a thousand times, found once; no field, so no part of equality. `apply`
+    # carries `by_model` over from one change to the next.
+
+    @cached_property
+    def sorted_replicas(self) -> tuple[ReplicaRow, ...]:
+        """By id: the order of every walk, so that equal rows give equal plans."""
+        return tuple(self.replicas[key] for key in sorted(self.replicas))
+
+    @cached_property
+    def by_model(self) -> dict[ModelId, tuple[ReplicaRow, ...]]:
+        """The rows of each model that has any, by id."""
+        found: dict[ModelId, list[ReplicaRow]] = {}
+        for row in self.sorted_replicas:
+            found.setdefault(row.model, []).append(row)
+        return {model: tuple(rows) for model, rows in found.items()}
+
+    @cached_property
+    def by_node(self) -> dict[NodeId, tuple[ReplicaRow, ...]]:
+        """The rows with a shard on each node that has any, released or not, by id."""
+        found: dict[NodeId, dict[ReplicaId, ReplicaRow]] = {}
+        for row in self.sorted_replicas:
+            for shard in row.shards:
+                found.setdefault(shard.node_id, {})[row.replica_id] = row
+        return {node_id: tuple(rows.values()) for node_id, rows in found.items()}
+
+    @cached_property
+    def stones(self) -> Counter[NodeId]:
+        """Tombstones of each node."""
+        return Counter(stone.node_id for stone in self.tombstones)
 
 
 class ShardState(Enum):

@@ -1,0 +1,162 @@
+"""What a pass costs in the pure core, from 50 to 500 nodes: no wire, no store, one thread.
+
+    python -m tests.bench.fleet_core [--nodes 50,100,200,350,500] [--rounds 20] [--profile CASE]
+
+Eight devices and two models a node, four replicas, one in ten a gang of two nodes. Cases are the passes a
+leader really makes: one that finds nothing to do, one while it still learns, one after a node was lost, a
+start of the whole fleet from nothing, and what is published after a pass.
+"""
+
+import argparse
+import cProfile
+import math
+import pstats
+import statistics
+import time
+from collections.abc import Callable
+from dataclasses import replace
+
+from llmgw_controller.core.idleness import verdicts
+from llmgw_controller.core.reconcile import reconcile
+from llmgw_controller.core.routes import routes
+from llmgw_controller.core.state import NodeHeard, Phase, ShardState, Snapshot
+from llmgw_controller.core.view import fleet_view
+from llmgw_kit.ids import ModelId, NodeId
+from tests.unit.controller.build import (
+    NOW,
+    TERM_STARTED,
+    activity,
+    heard,
+    member,
+    model,
+    node,
+    profile,
+    replica,
+    report,
+    router,
+    shard,
+    snapshot,
+)
+
+#: Nodes of one interconnect.
+FABRIC_NODES = 16
+DEVICES = 8
+
+
+def fleet(count: int, *, running: bool) -> Snapshot:
+    """`count` nodes, 2 models a node, 2 replicas a model; all READY and heard, or none yet placed."""
+    nodes = [
+        node(f"n{number:04}", DEVICES, fabrics=(f"ib-{number // FABRIC_NODES}",)) for number in range(count)
+    ]
+    one = profile("one")
+    pair = profile("pair", gpus_per_node=2, tensor_parallel=2)
+    gang = profile("gang", nodes=2, tensor_parallel=2, extra_ports=("rendezvous",))
+    models = [
+        model(f"m{number:04}", gang if number % 10 == 0 else pair if number % 3 == 0 else one, replicas=2)
+        for number in range(2 * count)
+    ]
+    free = {one.node_id: list(range(DEVICES)) for one in nodes}
+    rows, reports = [], {one.node_id: [] for one in nodes}  # type: ignore[var-annotated]
+    place = 0
+    for wanted in models if running else ():
+        for number in (1, 2):
+            wide = wanted.profiles[0]
+            parts = []
+            for rank in range(wide.nodes):
+                while len(free[nodes[place % count].node_id]) < wide.gpus_per_node:
+                    place += 1
+                where = nodes[place % count].node_id
+                taken = [free[where].pop(0) for _ in range(wide.gpus_per_node)]
+                port = 20000 + taken[0]
+                parts.append(shard(f"{wanted.name}/{number}", where, *taken, rank=rank, port=port))
+                place += 1
+            row = replica(wanted, number, Phase.READY, *parts)
+            rows.append(row)
+            for part in parts:
+                reports[part.node_id].append(report(row, part, ShardState.SERVING))
+    words = [heard(one, reports[one.node_id]) for one in nodes]
+    members = [router(f"r{number}") for number in range(4)]
+    touched = {row.replica_id: 100.0 for row in rows[::2]}
+    return snapshot(
+        models,
+        nodes,
+        rows,
+        words,
+        activity=activity(*members, touched=touched),  # type: ignore[arg-type]
+        routers={one.router_id: member(one.router_id) for one in members},
+    )
+
+
+def silent(full: Snapshot, *names: str) -> dict[NodeId, NodeHeard]:
+    """Heard, but these long ago."""
+    gone = {NodeId(name) for name in names}
+    return {
+        name: replace(one, heard_at=TERM_STARTED, connected=False) if name in gone else one
+        for name, one in full.heard.items()
+    }
+
+
+def cases(count: int) -> dict[str, Callable[[], object]]:
+    """Name -> one pass of it."""
+    full, bare = fleet(count, running=True), fleet(count, running=False)
+    lost = replace(full, heard=silent(full, "n0003"))
+    learning = replace(full, term_started=NOW - 5)
+    learning = replace(learning, heard={k: v for k, v in full.heard.items() if k != "n0007"})
+    changed = replace(
+        full.catalog.models[ModelId("m0001")],
+        profiles=(profile("one", context_length=9),),
+    )
+    rolled = replace(
+        full, catalog=replace(full.catalog, models={**full.catalog.models, changed.name: changed})
+    )
+    found = verdicts(full, NOW)
+    return {
+        "rest": lambda: reconcile(full, NOW),
+        "learning": lambda: reconcile(learning, NOW),
+        "a node is lost": lambda: reconcile(lost, NOW),
+        "a spec changed": lambda: reconcile(rolled, NOW),
+        "routes": lambda: routes(full, NOW),
+        "view": lambda: fleet_view(full, found, NOW),
+        "start of all": lambda: reconcile(bare, NOW),
+    }
+
+
+def measure(run: Callable[[], object], rounds: int) -> list[float]:
+    """Milliseconds, each."""
+    times = []
+    for _ in range(rounds):
+        began = time.perf_counter()
+        run()
+        times.append((time.perf_counter() - began) * 1000)
+    return times
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("--nodes", default="50,100,200,350,500")
+    parser.add_argument("--rounds", type=int, default=20)
+    parser.add_argument("--profile", help="a case to show the hot spots of, at the largest fleet")
+    given = parser.parse_args()
+    sizes = [int(text) for text in given.nodes.split(",")]
+    if given.profile:
+        run = cases(sizes[-1])[given.profile]
+        profiler = cProfile.Profile()
+        profiler.runcall(run)
+        pstats.Stats(profiler).sort_stats("cumulative").print_stats(35)
+        return
+    first: dict[str, float] = {}
+    print(f"{'nodes':>5} {'replicas':>8}  {'case':<16} {'median ms':>9} {'p99 ms':>8}  against n log n")
+    for size in sizes:
+        for name, run in cases(size).items():
+            rounds = 1 if name == "start of all" else given.rounds
+            times = sorted(measure(run, rounds))
+            median, p99 = statistics.median(times), times[min(len(times) - 1, int(len(times) * 0.99))]
+            unit = median / (size * math.log(size))
+            ratio = unit / first.setdefault(name, unit)
+            print(
+                f"{size:>5} {size * 4:>8}  {name:<16} {median:>9.1f} {p99:>8.1f}  {ratio:>6.2f} x", flush=True
+            )
+
+
+if __name__ == "__main__":
+    main()
