@@ -5,15 +5,26 @@ import logging
 from llmgw.v1 import operator_pb2 as pb
 from llmgw_controller.catalog_file import canonical_json, check_names, parse_model_json
 from llmgw_controller.core.catalog import Model, Source
-from llmgw_controller.core.plan import DropModel, PutEvent, PutModel, Severity
+from llmgw_controller.core.plan import (
+    Change,
+    DropModel,
+    ForgetAttempts,
+    PutDeployment,
+    PutEvent,
+    PutModel,
+    Severity,
+)
 from llmgw_controller.core.rollout import is_current
-from llmgw_controller.core.state import Stored, Wish
+from llmgw_controller.core.state import DeploymentRow, Stored, Wish
 from llmgw_controller.reign import Reign
 from llmgw_kit.errors import Conflict, InvalidRequest, NotFound
 from llmgw_kit.ids import ModelId
 from llmgw_kit.names import did_you_mean
 
 log = logging.getLogger(__name__)
+
+#: Of many stored models, so many are named.
+NAMED_MAX = 8
 
 MEMORY_WARNING = "no database is configured: it is kept in memory, and gone when this controller stops"
 
@@ -72,10 +83,18 @@ def _warnings(reign: Reign, stored: Stored, before: Model | None, model: Model) 
     return found
 
 
+def _stored_ones(stored: Stored) -> str:
+    if not stored.models:
+        return "no model is stored; those of the configuration are changed in its file: llmgwctl models"
+    names = sorted(stored.models)
+    more = f" and {len(names) - NAMED_MAX} more" if len(names) > NAMED_MAX else ""
+    return f"stored: {', '.join(names[:NAMED_MAX])}{more}; all: llmgwctl models"
+
+
 def _what(before: Model | None, model: Model) -> str:
     profiles = ", ".join(profile.name for profile in model.profiles)
     wanted = f"{model.replicas} replica{'' if model.replicas == 1 else 's'} wanted"
-    return f"{'was' if before else 'is'} applied: {wanted}, profiles {profiles}"
+    return f"{'stored anew' if before else 'stored'} by operator: {wanted}, profiles {profiles}"
 
 
 async def remove_model(reign: Reign, name: str, *, dry_run: bool) -> pb.RemoveModelResponse:
@@ -96,8 +115,12 @@ async def remove_model(reign: Reign, name: str, *, dry_run: bool) -> pb.RemoveMo
         )
         if not dry_run:
             text = f"removed; {len(stopping)} replicas drain" if stopping else "removed"
+            changes: list[Change] = [DropModel(model)]
+            if not hidden:
+                # Wishes and judgements were of this model: another of its name starts without them.
+                changes += _forgotten(stored, model, reign.tenure.now())
             event = PutEvent(reign.tenure.now(), "model_removed", name, text, Severity.INFO)
-            await reign.ledger.commit([DropModel(model), event])
+            await reign.ledger.commit([*changes, event])
             log.info("model %s removed", name)
             if reign.world.store.kind == "memory":
                 log.warning("model %s is removed from memory only: no database is configured", name)
@@ -105,10 +128,23 @@ async def remove_model(reign: Reign, name: str, *, dry_run: bool) -> pb.RemoveMo
     return pb.RemoveModelResponse(stopping_replica_ids=stopping)
 
 
+def _forgotten(stored: Stored, model: ModelId, now: float) -> list[Change]:
+    changes: list[Change] = []
+    if model in stored.deployments:
+        changes.append(PutDeployment(DeploymentRow(model, stopped=False, pinned=None, changed_at=now)))
+    if any(attempt.model == model for attempt in stored.attempts):
+        changes.append(ForgetAttempts(model))
+    return changes
+
+
 def _refuse(reign: Reign, stored: Stored, name: str) -> None:
     model = reign.ledger.catalog.resolve(name)
     if model is None:
-        raise NotFound(f"no stored model {name}{did_you_mean(name, stored.models)}", code="model_not_found")
+        raise NotFound(
+            f"no stored model {name}{did_you_mean(name, stored.models)}",
+            code="model_not_found",
+            next_steps=[_stored_ones(stored)],
+        )
     if model.name != name:
         raise InvalidRequest(
             f"{name} is an alias of {model.name}", next_steps=[f"llmgwctl model remove {model.name}"]

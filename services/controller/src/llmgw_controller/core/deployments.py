@@ -3,18 +3,53 @@
 A row outlives restarts and changes of the spec, and ends when nothing is wished any more.
 """
 
+from dataclasses import replace
+
 from llmgw_controller.core.catalog import Model
-from llmgw_controller.core.state import Stored
-from llmgw_kit.ids import ModelId
+from llmgw_controller.core.plan import Change, ForgetAttempts, PutReplica
+from llmgw_controller.core.replica import with_phase, with_wish
+from llmgw_controller.core.state import DeploymentRow, Phase, Stored, Wish
+from llmgw_kit.ids import ModelId, ReplicaId
+
+#: Why its replicas leave, and what whoever asks for it is told.
+STOPPED = "stopped by an operator"
+
+
+def wish_of(stored: Stored, name: ModelId) -> DeploymentRow:
+    """What is wished now; a row that wishes nothing where there is none."""
+    return stored.deployments.get(name) or DeploymentRow(name, stopped=False, pinned=None, changed_at=0.0)
 
 
 def is_stopped(stored: Stored, name: ModelId) -> bool:
     """An operator stopped it: nothing starts it, neither `replicas` nor a request."""
-    wish = stored.deployments.get(name)
-    return wish is not None and wish.stopped
+    return wish_of(stored, name).stopped
 
 
 def effective_pinned(stored: Stored, model: Model) -> bool:
     """Never evicted and never let go as idle: an operator's word, or else the spec's."""
-    wish = stored.deployments.get(model.name)
-    return model.pinned if wish is None or wish.pinned is None else wish.pinned
+    wished = wish_of(stored, model.name).pinned
+    return model.pinned if wished is None else wished
+
+
+def second_chance(stored: Stored, name: ModelId, now: float) -> tuple[list[Change], list[ReplicaId]]:
+    """Forget that starts of the model failed: the changes, and the replicas that try again at once."""
+    changes: list[Change] = []
+    renewed = []
+    if any(attempt.model == name for attempt in stored.attempts):
+        changes.append(ForgetAttempts(name))
+    because = "another chance by operator"
+    for _, row in sorted(stored.replicas.items()):
+        if row.model != name or row.wish is not Wish.SERVE:
+            continue
+        if row.phase is Phase.FAILED and row.holds_devices:
+            # Its exit is not seen yet, so it cannot be placed afresh: it goes, and another takes its place.
+            changes.append(PutReplica(with_wish(row, Wish.STOP, because=because)))
+        elif row.phase is Phase.FAILED:
+            fresh = replace(row, failures=0)
+            changes.append(PutReplica(with_phase(fresh, Phase.WANTED, now=now, because=because)))
+        elif row.phase is Phase.BACKOFF and row.failures:
+            changes.append(PutReplica(replace(row, failures=0, until=now)))
+        else:
+            continue
+        renewed.append(row.replica_id)
+    return changes, renewed

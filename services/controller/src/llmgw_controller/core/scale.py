@@ -4,6 +4,7 @@ from dataclasses import replace
 
 from llmgw_controller.core.activity import Idle
 from llmgw_controller.core.catalog import Model
+from llmgw_controller.core.deployments import STOPPED, is_stopped
 from llmgw_controller.core.draft import Draft
 from llmgw_controller.core.hearing import is_learning
 from llmgw_controller.core.idleness import may_leave
@@ -30,7 +31,10 @@ def adjust(draft: Draft) -> None:
     held = {row.model for row in draft.stored.replicas.values()}
     for name in sorted({*draft.snapshot.catalog.models, *held}):
         model = draft.snapshot.catalog.models.get(name)
-        if model is not None:
+        if model is not None and is_stopped(draft.stored, model.name):
+            for row in live(draft, name):
+                let_go(draft, row, because=STOPPED)
+        elif model is not None:
             _adopt(draft, model)
             _create(draft, model)
             roll(draft, model, target(draft, model))
@@ -44,6 +48,8 @@ def adjust(draft: Draft) -> None:
 
 def target(draft: Draft, model: Model) -> int:
     """What configuration keeps up, or one for whoever asked until it is let go as idle."""
+    if is_stopped(draft.stored, model.name):
+        return 0
     rows = live(draft, model.name)
     asked = model.name in draft.stored.activations
     if asked and rows and not is_learning(draft.snapshot, draft.now):

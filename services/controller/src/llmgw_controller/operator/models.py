@@ -4,6 +4,7 @@ import logging
 
 from llmgw.v1 import operator_pb2 as pb
 from llmgw_controller.core.activation import Pending, Ready, Refused, decide
+from llmgw_controller.deployment_changes import pin_model, start_model, stop_model
 from llmgw_controller.model_changes import MEMORY_WARNING, apply_model, remove_model
 from llmgw_controller.operator.desk import Context, Desk
 from llmgw_kit.errors import Conflict, Unavailable
@@ -26,6 +27,24 @@ class Models(Desk):
         with self._changing() as reign:
             return await remove_model(reign, request.model, dry_run=request.dry_run)
 
+    async def StopModel(self, request: pb.StopModelRequest, context: Context) -> pb.StopModelResponse:
+        """Drain a model and let nothing start it."""
+        with self._changing() as reign:
+            change = await stop_model(reign, request.model, dry_run=request.dry_run)
+        return pb.StopModelResponse(change=change)
+
+    async def StartModel(self, request: pb.StartModelRequest, context: Context) -> pb.StartModelResponse:
+        """Undo a stop; give what failed another chance."""
+        with self._changing() as reign:
+            change = await start_model(reign, request.model, dry_run=request.dry_run)
+        return pb.StartModelResponse(change=change)
+
+    async def PinModel(self, request: pb.PinModelRequest, context: Context) -> pb.PinModelResponse:
+        """Keep what runs of a model, or let it be let go again."""
+        with self._changing() as reign:
+            change = await pin_model(reign, request.model, pinned=request.pinned, dry_run=request.dry_run)
+        return pb.PinModelResponse(change=change)
+
     async def ActivateModel(
         self, request: pb.ActivateModelRequest, context: Context
     ) -> pb.ActivateModelResponse:
@@ -37,6 +56,8 @@ class Models(Desk):
                 return pb.ActivateModelResponse(outcome="ready")
             case Refused("not_activatable" as code, text, _):
                 raise Conflict(text, code=code, next_steps=["set activate_on_demand or replicas in its spec"])
+            case Refused("stopped" as code, text, _):
+                raise Conflict(text, code=code, next_steps=[f"llmgwctl model start {model.name}"])
             case Refused(code, text, retry_after_s):
                 raise Unavailable(text, code=code, retry_after_s=retry_after_s)
             case Pending(_, _, eta_s):
