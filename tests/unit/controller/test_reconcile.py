@@ -157,23 +157,35 @@ def test_a_drain_past_its_deadline_is_cut():
 
 
 @pytest.mark.parametrize(
-    ("reason", "waited", "running", "stops"),
+    ("reason", "waited", "running", "phase"),
     [
-        ("replaced", 16, 0, True),
-        ("replaced", 14, 0, False),
-        ("replaced", 16, 1, False),
-        ("replaced", 16, None, False),
-        ("idle", 16, 0, False),
+        ("replaced", 16, 0, Phase.STOPPING),
+        ("replaced", 9, 0, Phase.DRAINING),
+        ("replaced", 16, 1, Phase.DRAINING),
+        ("replaced", 16, None, Phase.DRAINING),
+        ("replaced", 300, 1, Phase.STOPPING),
+        ("idle", 16, 0, Phase.DRAINING),
+        ("idle", 30, 0, Phase.READY),
     ],
-    ids=["quiet", "too early", "something runs", "no gauge", "only idle: waits for all"],
-)
-def test_a_router_that_never_acknowledges(reason, waited, running, stops):
+    ids=[
+        "quiet twice", "too early", "something runs", "no gauge", "at the deadline",
+        "only idle: waits for all", "only idle: taken back",
+    ],
+)  # fmt: skip
+def test_a_router_that_never_acknowledges(reason, waited, running, phase):
+    """Cases 12, 13, 14."""
     one = model()
-    row = replica(one, 1, Phase.DRAINING, shard("m/1", "n1", 0), since=NOW - waited, reason=reason)
+    row = replica(
+        one, 1, Phase.DRAINING, shard("m/1", "n1", 0), since=NOW - waited, reason=reason,
+        revocable=reason == "idle", cause=Cause.ACTIVATION,
+    )  # fmt: skip
     stage = Stage(snapshot([one], [node("n1")], [row], routers={"r1": member()}))
     stage.tell(row, ShardState.DRAINING, running=running)
+    stage.step(seconds=5.0)
+    assert stage.rows["m/1"].phase is not Phase.STOPPING or waited == 300, "a single zero is no evidence"
+    stage.tell(row, ShardState.DRAINING, running=running)
     stage.step()
-    assert (stage.rows["m/1"].phase is Phase.STOPPING) is stops
+    assert stage.rows["m/1"].phase is phase
 
 
 def test_devices_are_freed_only_by_a_seen_exit_and_the_port_rests():

@@ -39,13 +39,14 @@ class Migration:
 
 
 def shipped() -> list[Migration]:
-    """The migrations of this release, in order. Gaps or doubles in the numbers are a bug."""
+    """The migrations of this release, in order. A number given twice is a bug; one left out was never used."""
     found = []
     for entry in resources.files("llmgw_schema.migrations").iterdir():
         if match := re.fullmatch(r"(\d{4})_([a-z0-9_]+)\.sql", entry.name):
             found.append(Migration(int(match[1]), match[2], entry.read_text(encoding="utf-8")))
     found.sort(key=lambda migration: migration.number)
-    assert [m.number for m in found] == list(range(1, len(found) + 1)), "migrations are numbered without gaps"
+    numbers = [migration.number for migration in found]
+    assert len(set(numbers)) == len(numbers), f"a migration's number is given twice: {numbers}"
     return found
 
 
@@ -112,10 +113,10 @@ async def migrate(
 
 
 def _check(done: dict[int, asyncpg.Record], ours: list[Migration]) -> None:
-    newest = max(done, default=0)
-    if newest > len(ours):
+    newest, known = max(done, default=0), max((migration.number for migration in ours), default=0)
+    if newest > known:
         raise StartupError(
-            f"the database's schema is at {newest}, this release knows {len(ours)}",
+            f"the database's schema is at {newest}, this release knows {known}",
             next_steps=["start a release at least as new as the one that migrated it"],
         )
     for migration in ours:

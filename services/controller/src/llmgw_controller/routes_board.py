@@ -48,6 +48,8 @@ class RoutesBoard:
         self._ended = False
         self._watchers: dict[RouterId, Watcher] = {}
         self._acknowledged: dict[RouterId, Acknowledged] = {}
+        #: Draining endpoint -> the version that first had its mark.
+        self._marked: dict[str, int] = {}
 
     @property
     def version(self) -> int:
@@ -73,6 +75,12 @@ class RoutesBoard:
     def _take(self, table: RouteTable, now: float, delta: pb.RouteDelta | None) -> None:
         self._table, self._published_at = table, now
         self._version += 1
+        # A mark that went and came back is a new one: what a router said of the first says nothing of it.
+        self._marked = {
+            row.endpoint_id: self._marked.get(row.endpoint_id, self._version)
+            for row in table.endpoints.values()
+            if row.draining
+        }
         if delta is not None:
             self._deltas.append((self._version, delta))
         self._wake()
@@ -151,10 +159,11 @@ class RoutesBoard:
         Without members nobody sends anything, so all of them are."""
         if self._table is None:
             return frozenset()
-        found = frozenset(row.endpoint_id for row in self._table.endpoints.values() if row.draining)
+        found = frozenset(self._marked)
         for router_id, incarnation in members:
             word = self._acknowledged.get(router_id)
             if word is None or word.incarnation != incarnation:
                 return frozenset()
-            found &= word.drained
+            # Every endpoint of one version or none: a table is applied whole.
+            found &= {one for one in word.drained if self._marked.get(one, 0) <= word.version}
         return found

@@ -45,16 +45,16 @@ ATTEMPTS_KEPT = 20
 
 _PUT_REPLICA = """
 INSERT INTO replicas (replica_id, model, profile, spec_hash, cause, wish, phase, reason, until, group_epoch,
-                      failures, created_at, since, ready_since, credential, story)
+                      failures, created_at, since, ready_since, credential, story, revocable, quiet_at)
 VALUES ($1, $2, $3, $4, $5, $6, $7, $8, to_timestamp($9), $10, $11, to_timestamp($12), to_timestamp($13),
-        to_timestamp($14), $15, $16)
+        to_timestamp($14), $15, $16, $17, to_timestamp($18))
 ON CONFLICT (replica_id) DO UPDATE
    SET model = excluded.model, profile = excluded.profile, spec_hash = excluded.spec_hash,
        cause = excluded.cause, wish = excluded.wish, phase = excluded.phase, reason = excluded.reason,
        until = excluded.until, group_epoch = excluded.group_epoch, failures = excluded.failures,
        created_at = excluded.created_at,
        since = excluded.since, ready_since = excluded.ready_since, credential = excluded.credential,
-       story = excluded.story
+       story = excluded.story, revocable = excluded.revocable, quiet_at = excluded.quiet_at
 """
 _PUT_SHARD = """
 INSERT INTO shards (shard_id, replica_id, group_epoch, node_id, rank, device_ids, ports, released)
@@ -241,7 +241,7 @@ async def _put_replica(connection: "Connection", replica: ReplicaRow) -> None:
         replica.cause.value, replica.wish.value, replica.phase.value, replica.reason, replica.until,
         replica.group_epoch,
         replica.failures, replica.created_at, replica.since, replica.ready_since, replica.credential,
-        list(replica.story),
+        list(replica.story), replica.revocable, replica.quiet_at,
     )  # fmt: skip
     # Shards of an earlier group epoch go; one that still holds claims refuses, by its foreign key.
     await connection.execute(

@@ -40,7 +40,8 @@ SELECT *, extract(epoch FROM last_heard)::float8 AS heard, extract(epoch FROM lo
 _DEVICES = "SELECT * FROM devices ORDER BY node_id, index, device_id"
 _REPLICAS = """
 SELECT *, extract(epoch FROM until)::float8 AS until_s, extract(epoch FROM created_at)::float8 AS created_s,
-       extract(epoch FROM since)::float8 AS since_s, extract(epoch FROM ready_since)::float8 AS ready_s
+       extract(epoch FROM since)::float8 AS since_s, extract(epoch FROM ready_since)::float8 AS ready_s,
+       extract(epoch FROM quiet_at)::float8 AS quiet_s
   FROM replicas
 """
 _SHARDS = "SELECT * FROM shards ORDER BY replica_id, rank"
@@ -229,4 +230,6 @@ def _replica(row: asyncpg.Record, shards: list[ShardRow]) -> ReplicaRow:
         credential=row["credential"],
         shards=tuple(shards),
         story=tuple(row["story"]),
+        revocable=row["revocable"],
+        quiet_at=row["quiet_s"],
     )

@@ -26,7 +26,7 @@ def desired_for(node_id: NodeId, stored: Stored, catalog: Catalog) -> tuple[Desi
 def shard_wish(row: ReplicaRow, catalog: Catalog) -> Wish:
     if row.phase not in RUNNING:
         return Wish.STOP
-    if row.phase is Phase.DRAINING:
+    if row.phase is Phase.DRAINING and not row.revocable:
         return Wish.DRAIN
     model = catalog.models.get(row.model)
     if row.phase is Phase.RESERVED and not (model and is_current(row, model)):

@@ -1,9 +1,14 @@
-"""Drains: when a draining replica has finished, and when waiting longer helps nobody."""
+"""Drains: when a draining replica has finished, and when waiting longer helps nobody.
+
+A drain ends well when every member router says that nothing of it runs there any more, and no engine
+says otherwise. What happens when a router never says so depends on who wants the replica gone. A stop
+that somebody wished goes on: once the engines' gauges were zero twice, or at the profile's deadline. A
+drain that only the controller wants is revocable, and is taken back.
+"""
 
 from enum import Enum
 
 from llmgw_controller.core.hearing import report_of
-from llmgw_controller.core.roster import IDLE
 from llmgw_controller.core.state import ReplicaRow, ShardState, Snapshot
 
 
@@ -11,10 +16,11 @@ class DrainEnd(Enum):
     """How a drain ended, for its story."""
 
     DRAINED = "drained"
-    QUIET = "a router did not acknowledge; the engines say that nothing runs"
+    QUIET = "a router did not acknowledge; the engines said twice that nothing runs"
     DEADLINE = "not drained within its time"
     SHARD_EXITED = "a shard exited while draining"
     NODE_LOST = "its node is lost"
+    TAKEN_BACK = "not every router acknowledged, and nobody needs it to stop"
 
     @property
     def clean(self) -> bool:
@@ -24,6 +30,10 @@ class DrainEnd(Enum):
 
 #: For a replica whose profile has left the catalog; the catalog's own default.
 DRAIN_TIMEOUT_S = 300.0
+
+#: Least time between two readings of a gauge that count as two: an agent's default beat. Any message of an
+#: agent moves `heard_at`, but only a beat need carry gauges read anew.
+READINGS_APART_S = 5.0
 
 
 def drain_timeout_s(snapshot: Snapshot, row: ReplicaRow) -> float:
@@ -36,23 +46,19 @@ def is_drained(snapshot: Snapshot, row: ReplicaRow) -> bool:
     """Every member router has finished with it, and no engine of it says that something runs."""
     if snapshot.stored.routers and row.endpoint_id not in snapshot.drained:
         return False
-    return _engines_quiet(snapshot, row, gauge_needed=False)
+    return _engines_quiet(snapshot, row)
 
 
-def _engines_quiet(snapshot: Snapshot, row: ReplicaRow, *, gauge_needed: bool) -> bool:
-    """No engine of it says that something runs; with `gauge_needed`, each says that nothing does."""
-    for shard in row.shards:
-        heard = snapshot.heard.get(shard.node_id)
-        report = report_of(snapshot, shard)
-        if heard is None or report is None or heard.heard_at <= row.since:
-            return False  # A gauge read before the drain began says nothing of it.
-        if report.running or (report.running is None and (gauge_needed or report.running_unknown)):
-            return False
-    return True
+def quiet_since(snapshot: Snapshot, row: ReplicaRow) -> float | None:
+    """When the engines' own gauges were first read as zero in this drain; None: something runs, or there is
+    no gauge that says otherwise. Kept in the row, so that it outlives a pass and a leader."""
+    if not _engines_quiet(snapshot, row) or not _has_gauge(snapshot, row):
+        return None
+    return row.quiet_at if row.quiet_at is not None else max(_heard_at(snapshot, row))
 
 
 def end_of_drain(snapshot: Snapshot, row: ReplicaRow, now: float) -> DrainEnd | None:
-    """Why draining is over; None: let it finish."""
+    """Why draining is over; None: let it finish. `row.quiet_at` is to be up to date."""
     if any(shard.released for shard in row.shards):
         return DrainEnd.NODE_LOST
     for shard in row.shards:
@@ -61,10 +67,49 @@ def end_of_drain(snapshot: Snapshot, row: ReplicaRow, now: float) -> DrainEnd | 
             return DrainEnd.SHARD_EXITED
     if is_drained(snapshot, row):
         return DrainEnd.DRAINED
-    waited_s = now - row.since
-    # A router that is gone without a goodbye never acknowledges. Where the stop is wanted anyway the engine's
-    # own word will do; a replica that only leaves as idle can wait for all.
-    patient = row.reason == IDLE or waited_s < snapshot.intervals.router_stale_s
-    if not patient and _engines_quiet(snapshot, row, gauge_needed=True):
+    # Routers tell a new leader everything anew: its patience with them begins with its term.
+    asked_s = now - max(row.since, snapshot.term_started)
+    if row.revocable:
+        return DrainEnd.TAKEN_BACK if asked_s >= _patience_s(snapshot, row) else None
+    if asked_s >= snapshot.intervals.router_stale_s and _quiet_twice(snapshot, row):
         return DrainEnd.QUIET
-    return DrainEnd.DEADLINE if waited_s >= drain_timeout_s(snapshot, row) else None
+    return DrainEnd.DEADLINE if now - row.since >= drain_timeout_s(snapshot, row) else None
+
+
+def _patience_s(snapshot: Snapshot, row: ReplicaRow) -> float:
+    """An idle replica has nothing to finish, so its routers answer at once or not at all; while they are
+    asked, nobody can use it."""
+    return min(drain_timeout_s(snapshot, row), 2 * snapshot.intervals.router_stale_s)
+
+
+def _quiet_twice(snapshot: Snapshot, row: ReplicaRow) -> bool:
+    """A gauge is a sample: one zero may fall between two requests of a router that was not told yet."""
+    if row.quiet_at is None:
+        return False
+    return min(_heard_at(snapshot, row)) - row.quiet_at >= READINGS_APART_S
+
+
+def _engines_quiet(snapshot: Snapshot, row: ReplicaRow) -> bool:
+    """No engine of it says that something runs, and each was heard since the drain began: a gauge read
+    before says nothing of it."""
+    for shard in row.shards:
+        heard = snapshot.heard.get(shard.node_id)
+        report = report_of(snapshot, shard)
+        if heard is None or report is None or heard.heard_at <= row.since:
+            return False
+        if report.running or report.running_unknown:
+            return False
+    return True
+
+
+def _has_gauge(snapshot: Snapshot, row: ReplicaRow) -> bool:
+    """Of a group only the shard that answers clients has one."""
+    return any(
+        report.running is not None
+        for shard in row.shards
+        if (report := report_of(snapshot, shard)) is not None
+    )
+
+
+def _heard_at(snapshot: Snapshot, row: ReplicaRow) -> list[float]:
+    return [snapshot.heard[shard.node_id].heard_at for shard in row.shards]

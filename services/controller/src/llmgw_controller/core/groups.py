@@ -9,12 +9,13 @@ from textwrap import shorten
 
 from llmgw_controller.core.backoff import delay_s
 from llmgw_controller.core.draft import Draft
-from llmgw_controller.core.drains import end_of_drain
+from llmgw_controller.core.drains import DrainEnd, end_of_drain, quiet_since
 from llmgw_controller.core.exits import exit_of, release_exited
 from llmgw_controller.core.hearing import report_of
 from llmgw_controller.core.loads import measured
 from llmgw_controller.core.plan import DeleteReplica, Drain, PutLoad, PutReplica, Severity, Stop
 from llmgw_controller.core.replica import with_phase, with_wish
+from llmgw_controller.core.roster import cancel_drain
 from llmgw_controller.core.state import Exit, Phase, ReplicaRow, ShardState, Wish
 
 #: Of an engine's last line, in characters: it stands in a row of a table.
@@ -136,8 +137,9 @@ def _leave(draft: Draft, row: ReplicaRow) -> None:
         draft.change(
             PutReplica(with_phase(row, Phase.DRAINING, now=draft.now, because="wished", reason=reason))
         )
-        for shard in row.shards:
-            draft.command(Drain(shard.node_id, shard.shard_id))
+        if not row.revocable:
+            for shard in row.shards:
+                draft.command(Drain(shard.node_id, shard.shard_id))
         return
     if row.wish is Wish.DRAIN:
         row = with_wish(row, Wish.STOP, because=reason)
@@ -153,8 +155,15 @@ def _drain(draft: Draft, row: ReplicaRow) -> None:
     if row.wish is Wish.STOP:
         _stop(draft, row, because="stop wished")
         return
+    quiet_at = quiet_since(draft.snapshot, row)
+    if quiet_at != row.quiet_at:
+        draft.change(PutReplica(replace(row, quiet_at=quiet_at)))
+        row = draft.row(row.replica_id)
     end = end_of_drain(draft.snapshot, row, draft.now)
     if end is None:
+        return
+    if end is DrainEnd.TAKEN_BACK:
+        cancel_drain(draft, row, because=end.value, rest_s=draft.snapshot.intervals.backoff_max_s)
         return
     if not end.clean:
         draft.event("drain_cut", row.replica_id, end.value, Severity.NOTE)

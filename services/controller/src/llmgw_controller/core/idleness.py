@@ -94,6 +94,7 @@ def may_leave(snapshot: Snapshot, row: ReplicaRow, model: Model, verdicts: Verdi
         and not effective_pinned(snapshot.stored, model)
         and found.for_s >= model.idle_after_s
         and now - row.ready_since >= model.min_residency_s
+        and (row.until is None or now >= row.until)
         and not snapshot.held.get(row.model)
         and row.model not in snapshot.stored.activations
     )

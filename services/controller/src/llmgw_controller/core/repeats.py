@@ -21,7 +21,7 @@ def repeat(draft: Draft) -> None:
             continue
         if row.phase in (Phase.RESERVED, Phase.STARTING):
             _start(draft, row)
-        elif row.phase is Phase.DRAINING:
+        elif row.phase is Phase.DRAINING and not row.revocable:
             _drain(draft, row)
         elif row.phase in (Phase.STOPPING, Phase.BACKOFF, Phase.FAILED):
             _stop(draft, row)

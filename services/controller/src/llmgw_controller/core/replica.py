@@ -12,7 +12,7 @@ from llmgw_controller.core.state import Phase, ReplicaRow, ShardState, Snapshot,
 #: Lines of `story` kept; older ones are in the events.
 STORY_LINES = 20
 
-#: One way only. A draining replica is replaced, not revived: some router was already told to forget it.
+#: One way only, but for `taken_back`. A replica that was told to go is replaced, not revived.
 WISH_NEXT: dict[Wish, frozenset[Wish]] = {
     Wish.SERVE: frozenset({Wish.DRAIN, Wish.STOP}),
     Wish.DRAIN: frozenset({Wish.STOP}),
@@ -63,7 +63,25 @@ def with_wish(row: ReplicaRow, wish: Wish, *, because: str) -> ReplicaRow:
         raise InvalidTransition(
             f"{row.replica_id}: wish {row.wish.value} -> {wish.value} ({because}); {_story(row)}"
         )
-    return _told(replace(row, wish=wish, reason=because), f"wish {row.wish.value} -> {wish.value}: {because}")
+    moved = replace(row, wish=wish, reason=because, revocable=False)
+    return _told(moved, f"wish {row.wish.value} -> {wish.value}: {because}")
+
+
+def taken_back(row: ReplicaRow, *, now: float, because: str, until: float | None = None) -> ReplicaRow:
+    """A revocable drain undone: the replica serves again as if nothing had been, and is not let go as idle
+    before `until`. Safe for routers that had put it aside: routes are the whole truth each time, and its
+    engine was never told. Raises InvalidTransition for a drain that is not revocable, or has ended."""
+    if row.wish is not Wish.DRAIN or not row.revocable or row.phase not in (Phase.READY, Phase.DRAINING):
+        raise InvalidTransition(
+            f"{row.replica_id}: a drain taken back in {row.phase.value} under wish {row.wish.value} "
+            f"({because}); {_story(row)}"
+        )
+    since = now if row.phase is Phase.DRAINING else row.since
+    moved = replace(
+        row, wish=Wish.SERVE, phase=Phase.READY, reason=None, until=until, since=since, revocable=False,
+        quiet_at=None,
+    )  # fmt: skip
+    return _told(moved, f"drain taken back: {because}")
 
 
 def with_phase(
@@ -94,6 +112,7 @@ def with_phase(
         since=now,
         ready_since=now if phase is Phase.READY else ready_since,
         shards=() if phase in (Phase.WANTED, Phase.STOPPED) else row.shards,
+        quiet_at=None,
     )
     return _told(moved, f"{row.phase.value} -> {phase.value}: {because}")
 

@@ -28,8 +28,7 @@ _LEAVE_ORDER = (
 
 def adjust(draft: Draft) -> None:
     """Create, let go, and replace, model by model."""
-    held = {row.model for row in draft.stored.replicas.values()}
-    for name in sorted({*draft.snapshot.catalog.models, *held}):
+    for name in sorted({*draft.snapshot.catalog.models, *draft.stored.by_model}):
         model = draft.snapshot.catalog.models.get(name)
         if model is not None and is_stopped(draft.stored, model.name):
             for row in live(draft, name):
@@ -116,7 +115,7 @@ def _retire(draft: Draft, model: Model) -> None:
         age_s = draft.now - row.since
         if row.phase is Phase.READY:
             if may_leave(draft.snapshot, row, model, draft.verdicts, draft.now):
-                let_go(draft, row, because=IDLE)
+                let_go(draft, row, because=IDLE, revocable=True)
         elif row.phase in (Phase.WANTED, Phase.BACKOFF):
             let_go(draft, row, because="nobody asks for it any more")
         elif row.phase in (Phase.UNPLACEABLE, Phase.FAILED) and age_s >= kept_s:
