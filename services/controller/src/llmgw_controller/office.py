@@ -26,6 +26,7 @@ class Office:
     ) -> None:
         self.name = name
         self.address = address
+        self.clock = clock
         self._make = make
         self._reign: Reign | None = None
         self._stopping = False

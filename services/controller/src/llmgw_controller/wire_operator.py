@@ -1,14 +1,25 @@
 """The view of the fleet to llmgw.v1.operator, in this one place; every message is filled from one
 FleetView."""
 
+from collections.abc import Sequence
+
 from llmgw.v1 import agent_pb2 as agent
 from llmgw.v1 import operator_pb2 as pb
 from llmgw_controller.core.activity import Busy, Idle, Unknown, Verdict
-from llmgw_controller.core.capacity import ClassCapacity, DeviceLine, FabricLine, Part, Parts
+from llmgw_controller.core.capacity import ClassCapacity, DeviceLine, Part, Parts
 from llmgw_controller.core.explain import TEXT, Fit
+from llmgw_controller.core.fabrics import FabricLine, LargestFit
 from llmgw_controller.core.hearing import NodeState
 from llmgw_controller.core.plan import Severity
-from llmgw_controller.core.state import Phase, Schedulability, ShardReport
+from llmgw_controller.core.risk import NodeLossRisk
+from llmgw_controller.core.state import (
+    DeviceFault,
+    FaultClass,
+    ForeignProcess,
+    Phase,
+    Schedulability,
+    ShardReport,
+)
 from llmgw_controller.core.trouble import Trouble
 from llmgw_controller.core.view import FleetView, ModelLine, NodeLine, ReplicaLine, ShardLine
 from llmgw_controller.core.why import Why, WhyProfile
@@ -49,6 +60,11 @@ _USE = {
     Part.CORDONED: pb.DEVICE_USE_CORDONED,
     Part.FREE: pb.DEVICE_USE_FREE,
 }
+_FAULT = {
+    FaultClass.APP: agent.FAULT_CLASS_APP,
+    FaultClass.SUSPECT: agent.FAULT_CLASS_SUSPECT,
+    FaultClass.FATAL: agent.FAULT_CLASS_FATAL,
+}
 _FIT = {
     Fit.NOW: pb.WHY_VERDICT_FITS_NOW,
     Fit.AFTER_EVICTION: pb.WHY_VERDICT_FITS_AFTER_EVICTION,
@@ -75,8 +91,10 @@ def info(view: FleetView, *, cluster: str, leader_name: str, store: str, rows_ag
     )
 
 
-def status(view: FleetView, about: pb.ViewInfo) -> pb.GetStatusResponse:
-    """Everything of one moment."""
+def status(
+    view: FleetView, about: pb.ViewInfo, risks: Sequence[NodeLossRisk] | None = None
+) -> pb.GetStatusResponse:
+    """Everything of one moment; `risks` may be some seconds older, and None: not looked for."""
     message = pb.GetStatusResponse(
         info=about,
         trouble=[_trouble(one) for one in view.trouble],
@@ -88,6 +106,9 @@ def status(view: FleetView, about: pb.ViewInfo) -> pb.GetStatusResponse:
         routers=pb.RouterCounts(members=view.router_counts.members, heard=view.router_counts.heard),
         models=[model(one) for one in view.models],
         replicas=[replica(one, view.at) for one in view.replicas],
+        brake=view.brake,
+        risks=[_risk(one) for one in risks or ()],
+        risks_known=risks is not None,
     )
     if view.router_counts.oldest_report_s is not None:
         message.routers.oldest_report_s = view.router_counts.oldest_report_s
@@ -117,13 +138,26 @@ def _parts(parts: Parts) -> pb.DeviceParts:
 
 
 def _fabric(one: FabricLine) -> pb.FabricRow:
-    return pb.FabricRow(
+    message = pb.FabricRow(
         fabric=one.fabric,
         nodes=one.nodes,
         whole_free=one.whole_free,
         whole_free_if_idle_left=one.whole_free_if_idle_left,
         gpu_classes=list(one.gpu_classes),
     )
+    if one.largest_fit is not None:
+        message.largest_fit.CopyFrom(_fit_of(one.largest_fit))
+    if one.largest_fit_if_idle_left is not None:
+        message.largest_fit_if_idle_left.CopyFrom(_fit_of(one.largest_fit_if_idle_left))
+    return message
+
+
+def _fit_of(one: LargestFit) -> pb.LargestFit:
+    return pb.LargestFit(nodes=one.nodes, gpus_per_node=one.gpus_per_node, gpu_class=one.gpu_class)
+
+
+def _risk(one: NodeLossRisk) -> pb.NodeLossRisk:
+    return pb.NodeLossRisk(node_id=one.node_id, homeless_replica_ids=list(one.homeless), text=one.text)
 
 
 def node(line: NodeLine, at: float) -> pb.NodeRow:
@@ -150,6 +184,8 @@ def node(line: NodeLine, at: float) -> pb.NodeRow:
         message.pool = line.pool
     if line.disk_free_bytes is not None:
         message.disk_free_bytes = line.disk_free_bytes
+    if line.reason is not None:
+        message.reason = line.reason
     return message
 
 
@@ -178,6 +214,24 @@ def device(line: DeviceLine, at: float) -> pb.DeviceRow:
             value = getattr(report, name)
             if value is not None:
                 setattr(message.device, name, value)
+        if report.since is not None:
+            message.device.since_unix_s = report.since
+        if report.fault is not None:
+            message.device.fault.CopyFrom(_fault(report.fault))
+        message.device.foreign.extend(_foreign(one) for one in report.foreign)
+    return message
+
+
+def _fault(one: DeviceFault) -> agent.DeviceFault:
+    return agent.DeviceFault(
+        fault_class=_FAULT[one.fault_class], reason=one.reason, text=one.text, at_unix_s=one.at
+    )
+
+
+def _foreign(one: ForeignProcess) -> agent.ForeignProcess:
+    message = agent.ForeignProcess(pid=one.pid, name=one.name, user=one.user)
+    if one.memory_bytes is not None:
+        message.memory_bytes = one.memory_bytes
     return message
 
 
@@ -205,6 +259,7 @@ def replica(line: ReplicaLine, at: float) -> pb.ReplicaRow:
         gpus=line.gpus,
         group_epoch=row.group_epoch,
         restarts=row.failures,
+        cause=row.cause.value,
     )
     optional = {
         "reason": row.reason,
@@ -214,6 +269,8 @@ def replica(line: ReplicaLine, at: float) -> pb.ReplicaRow:
         "progress": line.progress,
         "ready_since_unix_s": row.ready_since,
         "url": line.url,
+        "probe_error": line.probe_error,
+        "stalled_s": line.stalled_s,
     }
     for name, value in optional.items():
         if value is not None:
@@ -281,6 +338,8 @@ def model(line: ModelLine) -> pb.ModelRow:
         held=line.held,
         source=line.source.value,
         profiles=list(line.profiles),
+        stopped=line.stopped,
+        pinned=line.pinned,
     )
     optional = {
         "reason": line.reason,

@@ -375,10 +375,16 @@ class GetStatusResponse(_message.Message):
     RECORDED_UNIX_S_FIELD_NUMBER: _builtins.int
     EVENTS_SINCE_FIELD_NUMBER: _builtins.int
     RISKS_FIELD_NUMBER: _builtins.int
+    RISKS_KNOWN_FIELD_NUMBER: _builtins.int
+    EVICTION_FIELD_NUMBER: _builtins.int
     brake: _builtins.bool
     """LOST is held back because too many nodes are silent together."""
     recorded_unix_s: _builtins.float
     """With `at_unix_s`: when this was recorded, and what has happened between then and the time asked for."""
+    risks_known: _builtins.bool
+    """Looked for; false: not yet since this leader began, so no risk told is no comfort."""
+    eviction: _builtins.str
+    """"off", "suggest" or "on"."""
     @_builtins.property
     def info(self) -> Global___ViewInfo: ...
     @_builtins.property
@@ -426,10 +432,12 @@ class GetStatusResponse(_message.Message):
         recorded_unix_s: _builtins.float | None = ...,
         events_since: _abc.Iterable[Global___Event] | None = ...,
         risks: _abc.Iterable[Global___NodeLossRisk] | None = ...,
+        risks_known: _builtins.bool = ...,
+        eviction: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_recorded_unix_s", b"_recorded_unix_s", "info", b"info", "nodes", b"nodes", "recorded_unix_s", b"recorded_unix_s", "routers", b"routers"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_recorded_unix_s", b"_recorded_unix_s", "brake", b"brake", "capacity", b"capacity", "events_since", b"events_since", "fabrics", b"fabrics", "info", b"info", "models", b"models", "nobody_asked", b"nobody_asked", "nodes", b"nodes", "recorded_unix_s", b"recorded_unix_s", "replicas", b"replicas", "risks", b"risks", "routers", b"routers", "suggestions", b"suggestions", "trouble", b"trouble"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_recorded_unix_s", b"_recorded_unix_s", "brake", b"brake", "capacity", b"capacity", "events_since", b"events_since", "eviction", b"eviction", "fabrics", b"fabrics", "info", b"info", "models", b"models", "nobody_asked", b"nobody_asked", "nodes", b"nodes", "recorded_unix_s", b"recorded_unix_s", "replicas", b"replicas", "risks", b"risks", "risks_known", b"risks_known", "routers", b"routers", "suggestions", b"suggestions", "trouble", b"trouble"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__recorded_unix_s: _TypeAlias = _typing.Literal["recorded_unix_s"]  # noqa: Y015
     _WhichOneofArgType__recorded_unix_s: _TypeAlias = _typing.Literal["_recorded_unix_s", b"_recorded_unix_s"]  # noqa: Y015
@@ -1486,10 +1494,18 @@ class WhyResponse(_message.Message):
     VERDICT_FIELD_NUMBER: _builtins.int
     PROFILES_FIELD_NUMBER: _builtins.int
     NOW_FIELD_NUMBER: _builtins.int
+    WAITING_SINCE_UNIX_S_FIELD_NUMBER: _builtins.int
+    HELD_FIELD_NUMBER: _builtins.int
+    LAST_ASKED_UNIX_S_FIELD_NUMBER: _builtins.int
     model: _builtins.str
     verdict: Global___WhyVerdict.ValueType
     now: _builtins.str
     """What the model's replicas are doing now, in one line."""
+    waiting_since_unix_s: _builtins.float
+    """Oldest replica that waits for room; absent: none waits, and one more is asked about."""
+    held: _builtins.int
+    """Requests that routers hold for it now."""
+    last_asked_unix_s: _builtins.float
     @_builtins.property
     def info(self) -> Global___ViewInfo: ...
     @_builtins.property
@@ -1504,12 +1520,22 @@ class WhyResponse(_message.Message):
         verdict: Global___WhyVerdict.ValueType = ...,
         profiles: _abc.Iterable[Global___WhyProfile] | None = ...,
         now: _builtins.str = ...,
+        waiting_since_unix_s: _builtins.float | None = ...,
+        held: _builtins.int = ...,
+        last_asked_unix_s: _builtins.float | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["info", b"info"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_last_asked_unix_s", b"_last_asked_unix_s", "_waiting_since_unix_s", b"_waiting_since_unix_s", "info", b"info", "last_asked_unix_s", b"last_asked_unix_s", "waiting_since_unix_s", b"waiting_since_unix_s"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["info", b"info", "model", b"model", "now", b"now", "profiles", b"profiles", "verdict", b"verdict"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_last_asked_unix_s", b"_last_asked_unix_s", "_waiting_since_unix_s", b"_waiting_since_unix_s", "held", b"held", "info", b"info", "last_asked_unix_s", b"last_asked_unix_s", "model", b"model", "now", b"now", "profiles", b"profiles", "verdict", b"verdict", "waiting_since_unix_s", b"waiting_since_unix_s"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
+    _WhichOneofReturnType__last_asked_unix_s: _TypeAlias = _typing.Literal["last_asked_unix_s"]  # noqa: Y015
+    _WhichOneofArgType__last_asked_unix_s: _TypeAlias = _typing.Literal["_last_asked_unix_s", b"_last_asked_unix_s"]  # noqa: Y015
+    _WhichOneofReturnType__waiting_since_unix_s: _TypeAlias = _typing.Literal["waiting_since_unix_s"]  # noqa: Y015
+    _WhichOneofArgType__waiting_since_unix_s: _TypeAlias = _typing.Literal["_waiting_since_unix_s", b"_waiting_since_unix_s"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__last_asked_unix_s) -> _WhichOneofReturnType__last_asked_unix_s | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__waiting_since_unix_s) -> _WhichOneofReturnType__waiting_since_unix_s | None: ...
 
 Global___WhyResponse: _TypeAlias = WhyResponse  # noqa: Y015
 
@@ -3141,22 +3167,30 @@ class WatchEventsRequest(_message.Message):
 
     SINCE_UNIX_S_FIELD_NUMBER: _builtins.int
     SUBJECT_FIELD_NUMBER: _builtins.int
+    AFTER_EVENT_ID_FIELD_NUMBER: _builtins.int
     since_unix_s: _builtins.float
     subject: _builtins.str
+    after_event_id: _builtins.int
+    """Where an earlier stream broke off: only what came after this event."""
     def __init__(
         self,
         *,
         since_unix_s: _builtins.float | None = ...,
         subject: _builtins.str | None = ...,
+        after_event_id: _builtins.int | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_since_unix_s", b"_since_unix_s", "_subject", b"_subject", "since_unix_s", b"since_unix_s", "subject", b"subject"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_after_event_id", b"_after_event_id", "_since_unix_s", b"_since_unix_s", "_subject", b"_subject", "after_event_id", b"after_event_id", "since_unix_s", b"since_unix_s", "subject", b"subject"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_since_unix_s", b"_since_unix_s", "_subject", b"_subject", "since_unix_s", b"since_unix_s", "subject", b"subject"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_after_event_id", b"_after_event_id", "_since_unix_s", b"_since_unix_s", "_subject", b"_subject", "after_event_id", b"after_event_id", "since_unix_s", b"since_unix_s", "subject", b"subject"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__after_event_id: _TypeAlias = _typing.Literal["after_event_id"]  # noqa: Y015
+    _WhichOneofArgType__after_event_id: _TypeAlias = _typing.Literal["_after_event_id", b"_after_event_id"]  # noqa: Y015
     _WhichOneofReturnType__since_unix_s: _TypeAlias = _typing.Literal["since_unix_s"]  # noqa: Y015
     _WhichOneofArgType__since_unix_s: _TypeAlias = _typing.Literal["_since_unix_s", b"_since_unix_s"]  # noqa: Y015
     _WhichOneofReturnType__subject: _TypeAlias = _typing.Literal["subject"]  # noqa: Y015
     _WhichOneofArgType__subject: _TypeAlias = _typing.Literal["_subject", b"_subject"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__after_event_id) -> _WhichOneofReturnType__after_event_id | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__since_unix_s) -> _WhichOneofReturnType__since_unix_s | None: ...
     @_typing.overload

@@ -317,11 +317,23 @@ class FleetSummary(_message.Message):
     REPLICAS_READY_FIELD_NUMBER: _builtins.int
     REPLICAS_WANTED_FIELD_NUMBER: _builtins.int
     MODELS_UNPLACEABLE_FIELD_NUMBER: _builtins.int
+    NODES_HEARD_FIELD_NUMBER: _builtins.int
+    NODES_SILENT_FIELD_NUMBER: _builtins.int
+    NODES_LOST_FIELD_NUMBER: _builtins.int
+    FABRICS_FIELD_NUMBER: _builtins.int
+    MODELS_FIELD_NUMBER: _builtins.int
     replicas_ready: _builtins.int
     replicas_wanted: _builtins.int
     models_unplaceable: _builtins.int
+    nodes_heard: _builtins.int
+    nodes_silent: _builtins.int
+    nodes_lost: _builtins.int
     @_builtins.property
     def classes(self) -> _containers.RepeatedCompositeFieldContainer[Global___FleetClass]: ...
+    @_builtins.property
+    def fabrics(self) -> _containers.RepeatedCompositeFieldContainer[Global___FleetFabric]: ...
+    @_builtins.property
+    def models(self) -> Global___FleetModels: ...
     def __init__(
         self,
         *,
@@ -329,10 +341,15 @@ class FleetSummary(_message.Message):
         replicas_ready: _builtins.int = ...,
         replicas_wanted: _builtins.int = ...,
         models_unplaceable: _builtins.int = ...,
+        nodes_heard: _builtins.int = ...,
+        nodes_silent: _builtins.int = ...,
+        nodes_lost: _builtins.int = ...,
+        fabrics: _abc.Iterable[Global___FleetFabric] | None = ...,
+        models: Global___FleetModels | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["models", b"models"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["classes", b"classes", "models_unplaceable", b"models_unplaceable", "replicas_ready", b"replicas_ready", "replicas_wanted", b"replicas_wanted"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["classes", b"classes", "fabrics", b"fabrics", "models", b"models", "models_unplaceable", b"models_unplaceable", "nodes_heard", b"nodes_heard", "nodes_lost", b"nodes_lost", "nodes_silent", b"nodes_silent", "replicas_ready", b"replicas_ready", "replicas_wanted", b"replicas_wanted"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -340,16 +357,24 @@ Global___FleetSummary: _TypeAlias = FleetSummary  # noqa: Y015
 
 @_typing.final
 class FleetClass(_message.Message):
+    """The parts add up to the total: claimed + unhealthy + foreign + cordoned + free."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     GPU_CLASS_FIELD_NUMBER: _builtins.int
     TOTAL_FIELD_NUMBER: _builtins.int
     FREE_FIELD_NUMBER: _builtins.int
     UNHEALTHY_FIELD_NUMBER: _builtins.int
+    CLAIMED_FIELD_NUMBER: _builtins.int
+    FOREIGN_FIELD_NUMBER: _builtins.int
+    CORDONED_FIELD_NUMBER: _builtins.int
     gpu_class: _builtins.str
     total: _builtins.int
     free: _builtins.int
     unhealthy: _builtins.int
+    claimed: _builtins.int
+    foreign: _builtins.int
+    cordoned: _builtins.int
     def __init__(
         self,
         *,
@@ -357,14 +382,71 @@ class FleetClass(_message.Message):
         total: _builtins.int = ...,
         free: _builtins.int = ...,
         unhealthy: _builtins.int = ...,
+        claimed: _builtins.int = ...,
+        foreign: _builtins.int = ...,
+        cordoned: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["free", b"free", "gpu_class", b"gpu_class", "total", b"total", "unhealthy", b"unhealthy"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["claimed", b"claimed", "cordoned", b"cordoned", "foreign", b"foreign", "free", b"free", "gpu_class", b"gpu_class", "total", b"total", "unhealthy", b"unhealthy"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___FleetClass: _TypeAlias = FleetClass  # noqa: Y015
+
+@_typing.final
+class FleetFabric(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    FABRIC_FIELD_NUMBER: _builtins.int
+    NODES_FIELD_NUMBER: _builtins.int
+    WHOLE_FREE_FIELD_NUMBER: _builtins.int
+    fabric: _builtins.str
+    """"": nodes on none."""
+    nodes: _builtins.int
+    whole_free: _builtins.int
+    def __init__(
+        self,
+        *,
+        fabric: _builtins.str = ...,
+        nodes: _builtins.int = ...,
+        whole_free: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["fabric", b"fabric", "nodes", b"nodes", "whole_free", b"whole_free"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___FleetFabric: _TypeAlias = FleetFabric  # noqa: Y015
+
+@_typing.final
+class FleetModels(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    READY_FIELD_NUMBER: _builtins.int
+    STARTING_FIELD_NUMBER: _builtins.int
+    COLD_FIELD_NUMBER: _builtins.int
+    UNAVAILABLE_FIELD_NUMBER: _builtins.int
+    ready: _builtins.int
+    starting: _builtins.int
+    cold: _builtins.int
+    unavailable: _builtins.int
+    def __init__(
+        self,
+        *,
+        ready: _builtins.int = ...,
+        starting: _builtins.int = ...,
+        cold: _builtins.int = ...,
+        unavailable: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cold", b"cold", "ready", b"ready", "starting", b"starting", "unavailable", b"unavailable"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___FleetModels: _TypeAlias = FleetModels  # noqa: Y015
 
 @_typing.final
 class AcknowledgeRequest(_message.Message):

@@ -1,14 +1,13 @@
-"""Capacity: every device in exactly one part, and the parts summed per class and per fabric."""
+"""Capacity: every device in exactly one part, and the parts summed per class."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import Enum
 
 from llmgw_controller.core.activity import Busy, Idle, Verdict, Verdicts
-from llmgw_controller.core.claims import Device, Room, Rooms, Use
+from llmgw_controller.core.claims import Device, Use
 from llmgw_controller.core.idleness import JUDGED
 from llmgw_controller.core.state import Stored
-from llmgw_kit.ids import ReplicaId
 
 
 class Part(Enum):
@@ -59,17 +58,6 @@ class ClassCapacity:
     memory_free_bytes: int | None
 
 
-@dataclass(frozen=True)
-class FabricLine:
-    """`fabric` is "" for the nodes that are on none."""
-
-    fabric: str
-    nodes: int
-    whole_free: int
-    whole_free_if_idle_left: int
-    gpu_classes: tuple[str, ...]
-
-
 def device_line(device: Device, stored: Stored, verdicts: Verdicts) -> DeviceLine:
     """Its part of the bar. A stale engine's device is claimed, and of its idleness nothing is known."""
     if device.use is not Use.CLAIMED:
@@ -108,39 +96,6 @@ def classes(lines: Iterable[DeviceLine]) -> tuple[ClassCapacity, ...]:
             _memory([line for line in found if line.part is Part.FREE]),
         )
         for gpu_class, found in sorted(by_class.items())
-    )
-
-
-def fabrics(rooms: Rooms, idle: frozenset[ReplicaId]) -> tuple[FabricLine, ...]:
-    """One line a fabric, and one for nodes on none; nothing at all where no fabric is declared."""
-    names = sorted({fabric for room in rooms.values() for fabric in room.node.fabrics})
-    if not names:
-        return ()
-    members = [(name, [room for room in rooms.values() if name in room.node.fabrics]) for name in names]
-    if alone := [room for room in rooms.values() if not room.node.fabrics]:
-        members.append(("", alone))
-    return tuple(
-        FabricLine(
-            fabric=name,
-            nodes=len(found),
-            whole_free=sum(_whole(room, frozenset()) for room in found),
-            whole_free_if_idle_left=sum(_whole(room, idle) for room in found),
-            gpu_classes=tuple(sorted({device.gpu_class for room in found for device in room.devices})),
-        )
-        for name, found in members
-    )
-
-
-def _whole(room: Room, idle: frozenset[ReplicaId]) -> bool:
-    """Every device could take a shard: free, or held only by what is idle, on a node that takes work."""
-    return (
-        room.takes_work
-        and bool(room.devices)
-        and all(
-            device.use is Use.FREE
-            or (device.use is Use.CLAIMED and not device.stale and device.replica_id in idle)
-            for device in room.devices
-        )
     )
 
 

@@ -9,16 +9,11 @@ from dataclasses import dataclass
 from llmgw_controller.core.activation import progress_of
 from llmgw_controller.core.activity import Verdict, Verdicts
 from llmgw_controller.core.availability import Availability, live_rows, model_state
-from llmgw_controller.core.capacity import (
-    ClassCapacity,
-    DeviceLine,
-    FabricLine,
-    classes,
-    device_line,
-    fabrics,
-)
+from llmgw_controller.core.capacity import ClassCapacity, DeviceLine, classes, device_line
 from llmgw_controller.core.catalog import Model, Source
 from llmgw_controller.core.claims import Rooms, rooms
+from llmgw_controller.core.deployments import effective_pinned, is_stopped
+from llmgw_controller.core.fabrics import FabricLine, fabrics
 from llmgw_controller.core.hearing import NodeState, brake, is_learning, report_of
 from llmgw_controller.core.idleness import fresh_routers, idle_replicas
 from llmgw_controller.core.replica import is_routable, is_unreachable
@@ -69,6 +64,8 @@ class NodeLine:
     address: str
     disk_free_bytes: int | None
     weights: tuple[HeldWeights, ...]
+    #: Why an operator set it aside; None: not said, or it is not.
+    reason: str | None
 
 
 @dataclass(frozen=True)
@@ -91,6 +88,9 @@ class ReplicaLine:
     last_asked_at: float | None
     progress: float | None
     url: str | None
+    #: While starting: what its last probe said, and for how long its engines have made no progress.
+    probe_error: str | None
+    stalled_s: float | None
 
 
 @dataclass(frozen=True)
@@ -109,6 +109,9 @@ class ModelLine:
     source: Source
     profiles: tuple[str, ...]
     eta_s: float | None
+    #: An operator stopped it: nothing starts it.
+    stopped: bool
+    pinned: bool
 
 
 @dataclass(frozen=True)
@@ -137,9 +140,10 @@ def fleet_view(snapshot: Snapshot, verdicts: Verdicts, now: float) -> FleetView:
     found = rooms(snapshot, now)
     nodes = tuple(_node(snapshot, found, node_id, verdicts, now) for node_id in found)
     devices = tuple(line for node in nodes for line in node.devices)
-    replicas = tuple(
-        _replica(snapshot, row, verdicts, now) for _, row in sorted(snapshot.stored.replicas.items())
-    )
+    replicas = tuple(_replica(snapshot, row, verdicts, now) for row in snapshot.stored.sorted_replicas)
+    by_model: dict[ModelId, list[ReplicaLine]] = {}
+    for line in replicas:
+        by_model.setdefault(line.row.model, []).append(line)
     beats = [
         node.beat_age_s for node in nodes if node.state is NodeState.READY and node.beat_age_s is not None
     ]
@@ -156,7 +160,10 @@ def fleet_view(snapshot: Snapshot, verdicts: Verdicts, now: float) -> FleetView:
         router_counts=_router_counts(snapshot),
         nodes=nodes,
         replicas=replicas,
-        models=tuple(_model(snapshot, model, replicas, now) for model in snapshot.catalog.sorted_models()),
+        models=tuple(
+            _model(snapshot, model, by_model.get(model.name, []), now)
+            for model in snapshot.catalog.sorted_models()
+        ),
     )
 
 
@@ -173,17 +180,20 @@ def _node(snapshot: Snapshot, found: Rooms, node_id: NodeId, verdicts: Verdicts,
         devices=tuple(device_line(device, snapshot.stored, verdicts) for device in room.devices),
         replica_ids=tuple(
             row.replica_id
-            for _, row in sorted(snapshot.stored.replicas.items())
+            for row in snapshot.stored.by_node.get(node_id, ())
             if any(shard.node_id == node_id and not shard.released for shard in row.shards)
         ),
         version=room.node.version,
         address=room.node.address,
         disk_free_bytes=heard.disk_free_bytes if heard else None,
         weights=heard.weights if heard else (),
+        reason=room.node.reason,
     )
 
 
 def _replica(snapshot: Snapshot, row: ReplicaRow, verdicts: Verdicts, now: float) -> ReplicaLine:
+    reports = [report for shard in row.shards if (report := report_of(snapshot, shard)) is not None]
+    stalled = [report.stalled_s for report in reports if report.stalled_s]
     return ReplicaLine(
         row=row,
         unreachable=is_unreachable(row, snapshot, now),
@@ -194,13 +204,14 @@ def _replica(snapshot: Snapshot, row: ReplicaRow, verdicts: Verdicts, now: float
         last_asked_at=_last_asked(snapshot, row.replica_id, now),
         progress=progress_of(snapshot, row) if row.phase in RISING else None,
         url=endpoint_url(snapshot, row),
+        probe_error=next((report.probe_error for report in reports if report.probe_error), None),
+        stalled_s=max(stalled, default=None),
     )
 
 
-def _model(snapshot: Snapshot, model: Model, replicas: tuple[ReplicaLine, ...], now: float) -> ModelLine:
+def _model(snapshot: Snapshot, model: Model, mine: list[ReplicaLine], now: float) -> ModelLine:
     state = model_state(snapshot, model, now)
     wanted = live_rows(snapshot, model)
-    mine = [line for line in replicas if line.row.model == model.name]
     flights = [line.in_flight for line in mine]
     known = [count for count in flights if count is not None]
     asked = [line.last_asked_at for line in mine if line.last_asked_at is not None]
@@ -219,6 +230,8 @@ def _model(snapshot: Snapshot, model: Model, replicas: tuple[ReplicaLine, ...], 
         source=model.source,
         profiles=tuple(profile.name for profile in model.profiles),
         eta_s=state.eta_s,
+        stopped=is_stopped(snapshot.stored, model.name),
+        pinned=effective_pinned(snapshot.stored, model),
     )
 
 

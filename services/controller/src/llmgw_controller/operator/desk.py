@@ -11,6 +11,7 @@ from llmgw_controller.core.catalog import Model
 from llmgw_controller.core.idleness import verdicts
 from llmgw_controller.core.state import Snapshot
 from llmgw_controller.core.view import FleetView, fleet_view
+from llmgw_controller.lookout import Lookout
 from llmgw_controller.office import Office
 from llmgw_controller.ports import Fenced
 from llmgw_controller.reign import Reign
@@ -31,6 +32,7 @@ class Desk:
         self._office = office
         self._store_kind = store_kind
         self._config_hash = config_hash
+        self._lookout = Lookout(office.clock)
 
     async def _reign(self) -> Reign:
         """The present term, its rows read. Raises Conflict with the leader's address, and Unavailable."""

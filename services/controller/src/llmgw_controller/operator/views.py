@@ -16,7 +16,10 @@ class Views(Desk):
     async def GetStatus(self, request: pb.GetStatusRequest, context: Context) -> pb.GetStatusResponse:
         """The whole view."""
         reign, view = await self._view()
-        return wire_operator.status(view, self._info(reign, view))
+        risks = await self._lookout.risks(reign.snapshot(reign.ledger.stored), view.at)
+        answer = wire_operator.status(view, self._info(reign, view), risks)
+        answer.eviction = reign.rules.intervals.eviction.value
+        return answer
 
     async def ListNodes(self, request: pb.ListNodesRequest, context: Context) -> pb.ListNodesResponse:
         """Every known node."""
