@@ -178,6 +178,7 @@ HISTORIES: dict[str, list[list[Change]]] = {
     ],
     "eviction": [
         [PutEviction(RECEIPT)],
+        [PutEviction(replace(RECEIPT, acknowledged_at=T + 4))],
         [PutEviction(replace(RECEIPT, state=EvictionState.DONE, freed_at=T + 9, regretted_at=T + 30))],
     ],
     "idle floor": [[RaiseIdleFloor(T)], [RaiseIdleFloor(T - 5)]],

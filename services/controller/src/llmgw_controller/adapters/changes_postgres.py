@@ -117,13 +117,14 @@ DELETE FROM placement_attempts WHERE model = $1 AND profile = $2 AND gpu_class =
 _PUT_EVICTION = """
 INSERT INTO evictions (eviction_id, victim_replica_id, victim_model, beneficiary_model,
                        beneficiary_replica_id, decided_at, state, text, evidence, gpus, idle_s,
-                       predicted_free_s, reload_s, freed_at, regretted_at)
+                       predicted_free_s, reload_s, freed_at, regretted_at, acknowledged_at)
 VALUES ($1, $2, $3, $4, $5, to_timestamp($6), $7, $8, $9, $10, $11, $12, $13, to_timestamp($14),
-        to_timestamp($15))
+        to_timestamp($15), to_timestamp($16))
 ON CONFLICT (eviction_id) DO UPDATE
    SET beneficiary_replica_id = excluded.beneficiary_replica_id, state = excluded.state, text = excluded.text,
        evidence = excluded.evidence, predicted_free_s = excluded.predicted_free_s,
-       reload_s = excluded.reload_s, freed_at = excluded.freed_at, regretted_at = excluded.regretted_at
+       reload_s = excluded.reload_s, freed_at = excluded.freed_at, regretted_at = excluded.regretted_at,
+       acknowledged_at = excluded.acknowledged_at
 """
 _PUT_DEPLOYMENT = """
 INSERT INTO deployments (model, stopped, pinned, changed_at) VALUES ($1, $2, $3, to_timestamp($4))
@@ -222,6 +223,7 @@ async def write(connection: "Connection", term: LeaseTerm, change: Change) -> No
                 receipt.beneficiary_model, receipt.beneficiary_replica_id, receipt.decided_at,
                 receipt.state.value, receipt.text, list(receipt.evidence), receipt.gpus, receipt.idle_s,
                 receipt.predicted_free_s, receipt.reload_s, receipt.freed_at, receipt.regretted_at,
+                receipt.acknowledged_at,
             )  # fmt: skip
         case RaiseIdleFloor(floor):
             await run(_RAISE_IDLE_FLOOR, floor)

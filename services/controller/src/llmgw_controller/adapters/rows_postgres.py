@@ -75,7 +75,8 @@ _ATTEMPTS = "SELECT *, extract(epoch FROM at)::float8 AS at_s FROM placement_att
 _EVICTIONS = """
 SELECT *, extract(epoch FROM decided_at)::float8 AS decided_s,
        extract(epoch FROM freed_at)::float8 AS freed_s,
-       extract(epoch FROM regretted_at)::float8 AS regretted_s
+       extract(epoch FROM regretted_at)::float8 AS regretted_s,
+       extract(epoch FROM acknowledged_at)::float8 AS acknowledged_s
   FROM evictions WHERE state = 'draining' OR decided_at > now() - interval '1 day'
  ORDER BY decided_at, eviction_id
 """
@@ -196,6 +197,7 @@ def _eviction(row: asyncpg.Record) -> EvictionRow:
         reload_s=row["reload_s"],
         freed_at=row["freed_s"],
         regretted_at=row["regretted_s"],
+        acknowledged_at=row["acknowledged_s"],
     )
 
 

@@ -247,7 +247,7 @@ class EvictionState(Enum):
 class EvictionRow:
     """A receipt: who left, for whom, on what evidence, and what it cost."""
 
-    #: The victim's endpoint id: one a group epoch.
+    #: The victim's endpoint id; "#2", "#3" after it when an earlier try at the same engine was cancelled.
     eviction_id: str
     victim_replica_id: ReplicaId
     victim_model: ModelId
@@ -265,6 +265,13 @@ class EvictionRow:
     reload_s: float | None
     freed_at: float | None = None
     regretted_at: float | None = None
+    #: When every member router had put the victim aside: only reports newer than that confirm that it is idle.
+    acknowledged_at: float | None = None
+
+    @property
+    def endpoint_id(self) -> str:
+        """Of the engine that is to leave."""
+        return self.eviction_id.partition("#")[0]
 
 
 @dataclass(frozen=True)
@@ -316,6 +323,15 @@ class Stored:
             for shard in row.shards:
                 found.setdefault(shard.node_id, {})[row.replica_id] = row
         return {node_id: tuple(rows.values()) for node_id, rows in found.items()}
+
+    @cached_property
+    def leaving_for(self) -> dict[str, EvictionRow]:
+        """Open evictions by the endpoint that leaves."""
+        return {
+            one.endpoint_id: one
+            for _, one in sorted(self.evictions.items())
+            if one.state is EvictionState.DRAINING
+        }
 
     @cached_property
     def stones(self) -> Counter[NodeId]:
@@ -512,6 +528,17 @@ class Intervals:
 
 
 @dataclass(frozen=True)
+class Watched:
+    """What a leader has seen over several of its looks, where one look says too little. In memory: a new
+    leader begins anew, which makes it slower, never wrong. Times are of the term clock."""
+
+    #: Endpoint id -> when its engines were last seen to run something.
+    ran_at: dict[str, float] = field(default_factory=dict)
+    #: Model -> since when its requests have waited for a free place at every look.
+    pressed_since: dict[ModelId, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
 class Snapshot:
     """All that a decision may look at. `now` is passed beside it."""
 
@@ -532,3 +559,4 @@ class Snapshot:
     #: When this leader last found that it had itself been asleep (frozen, or overloaded): nobody's silence is
     #: counted from before that. None: not in this term.
     awake_since: float | None = None
+    watched: Watched = Watched()
