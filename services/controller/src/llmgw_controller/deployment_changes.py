@@ -1,4 +1,4 @@
-"""Operators' wishes on a model beside its spec: stop, start, pin, unpin. Configured and stored models alike."""
+"""Operators' wishes on a model beside its spec: stop, start, pin. Configured and stored ones alike."""
 
 import logging
 from dataclasses import replace
@@ -7,7 +7,7 @@ from llmgw.v1 import operator_pb2 as pb
 from llmgw_controller.core.catalog import Model
 from llmgw_controller.core.deployments import effective_pinned, second_chance, wish_of
 from llmgw_controller.core.plan import Change, PutDeployment, PutEvent, Severity
-from llmgw_controller.core.state import DeploymentRow, Stored, Wish
+from llmgw_controller.core.state import DeploymentRow, Wish
 from llmgw_controller.core.words import counted
 from llmgw_controller.model_changes import MEMORY_WARNING
 from llmgw_controller.reign import Reign
@@ -29,7 +29,9 @@ async def stop_model(reign: Reign, name: str, *, dry_run: bool) -> pb.ModelChang
             for row in stored.replicas.values()
             if row.model == model.name and row.wish is Wish.SERVE
         )
-        goes = f"{', '.join(serving)} {'drains' if len(serving) == 1 else 'drain'}" if serving else "none runs"
+        goes = (
+            f"{', '.join(serving)} {'drains' if len(serving) == 1 else 'drain'}" if serving else "none runs"
+        )
         text = f"{model.name} is stopped: {goes}, and requests for it are refused"
         if not dry_run:
             row = replace(wish, stopped=True, changed_at=now)
@@ -112,9 +114,7 @@ def _answer(
     )
 
 
-async def _commit(
-    reign: Reign, model: Model, row: DeploymentRow, kind: str, why: str, *more: Change
-) -> None:
+async def _commit(reign: Reign, model: Model, row: DeploymentRow, kind: str, why: str, *more: Change) -> None:
     event = PutEvent(reign.tenure.now(), kind, model.name, why, Severity.INFO)
     await reign.ledger.commit([PutDeployment(row), *more, event])
     log.info("%s: %s %s", model.name, kind, why)

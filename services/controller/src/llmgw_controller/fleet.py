@@ -122,6 +122,7 @@ class Fleet:
             last_heard=now,
             # LOST is judged and lifted by the pass, which also sees to the tombstones.
             lost_at=known.lost_at if known else None,
+            reason=known.reason if known else None,
         )
 
     async def hear(self, session: Session, message: pb.ConnectRequest) -> None:

@@ -1,15 +1,17 @@
-"""Setting a node aside, and taking it back."""
+"""Setting a node aside, emptying it, taking it back, and giving up one that is gone."""
 
 import logging
 from dataclasses import replace
 
 from llmgw.v1 import operator_pb2 as pb
-from llmgw_controller.core.hearing import NodeState, node_state
-from llmgw_controller.core.plan import PutEvent, PutNode, Severity
-from llmgw_controller.core.state import NodeRow, Schedulability, Stored
+from llmgw_controller.core.hearing import NodeState, last_seen, node_state
+from llmgw_controller.core.moving import steps
+from llmgw_controller.core.plan import Change, JudgeNode, PutEvent, PutNode, Severity
+from llmgw_controller.core.state import NodeRow, Schedulability, Snapshot, Stored
+from llmgw_controller.core.words import lasting
 from llmgw_controller.model_changes import MEMORY_WARNING
 from llmgw_controller.reign import Reign
-from llmgw_kit.errors import InvalidRequest, NotFound
+from llmgw_kit.errors import Conflict, InvalidRequest, NotFound
 from llmgw_kit.ids import NodeId
 from llmgw_kit.names import did_you_mean
 
@@ -19,46 +21,151 @@ log = logging.getLogger(__name__)
 REASON_MAX = 200
 
 
-async def cordon_node(reign: Reign, name: str, reason: str | None) -> pb.NodeChange:
+async def cordon_node(reign: Reign, name: str, reason: str | None, *, dry_run: bool = False) -> pb.NodeChange:
     """Place nothing new there; what runs stays. Raises NotFound, and InvalidRequest for a reason that is no
     line of text."""
-    if reason is not None and not (reason.isprintable() and len(reason) <= REASON_MAX):
-        raise InvalidRequest(
-            f"the reason is no single line of at most {REASON_MAX} characters ({len(reason)} given)"
-        )
+    _check(reason)
     async with reign.ledger.writing() as stored:
         node = _node(stored, name)
         answer = _answer(reign, stored, node)
         stay = "stays" if len(answer.replica_ids) == 1 else "stay"
         runs = f"{', '.join(answer.replica_ids)} {stay}" if answer.replica_ids else "nothing runs there"
-        if node.schedulability is not Schedulability.SCHEDULABLE:
-            answer.outcome = "unchanged"
-            answer.text = f"{name} is {node.schedulability.value} already"
+        if node.schedulability is Schedulability.CORDONED and reason not in (None, node.reason):
+            answer.outcome, answer.text = "cordoned", f"{name} is cordoned already; the reason is new"
+        elif node.schedulability is not Schedulability.SCHEDULABLE:
+            answer.outcome, answer.text = "unchanged", f"{name} is {node.schedulability.value} already"
+            return answer
         else:
             answer.outcome = "cordoned"
             answer.text = f"{name} is cordoned: nothing new is placed there; {runs}"
-            why = f"by operator: {reason}" if reason else "by operator"
-            await _commit(reign, replace(node, schedulability=Schedulability.CORDONED), "cordoned", why)
+        if not dry_run:
+            cordoned = replace(node, schedulability=Schedulability.CORDONED, reason=reason)
+            await _commit(reign, name, "cordoned", _by(reason), PutNode(cordoned))
     reign.hints()
     return answer
 
 
-async def uncordon_node(reign: Reign, name: str) -> pb.NodeChange:
-    """Place there again. Raises NotFound."""
+async def uncordon_node(reign: Reign, name: str, *, dry_run: bool = False) -> pb.NodeChange:
+    """Place there again, also after a drain. Raises NotFound."""
     async with reign.ledger.writing() as stored:
         node = _node(stored, name)
         answer = _answer(reign, stored, node)
         if node.schedulability is Schedulability.SCHEDULABLE:
             answer.outcome, answer.text = "unchanged", f"{name} is not cordoned"
-        else:
-            state = node_state(reign.snapshot(stored), node, reign.tenure.now())
-            later = "" if state is NodeState.READY else f" once it is ready; it is {state.value} now"
-            answer.outcome, answer.text = "uncordoned", f"{name} takes work again{later}"
-            await _commit(
-                reign, replace(node, schedulability=Schedulability.SCHEDULABLE), "uncordoned", "by operator"
-            )
+            return answer
+        state = node_state(reign.snapshot(stored), node, reign.tenure.now())
+        later = "" if state is NodeState.READY else f" once it is ready; it is {state.value} now"
+        stays = ""
+        if node.schedulability is Schedulability.DRAINING and answer.replica_ids:
+            stays = f"; what has not left stays: {', '.join(answer.replica_ids)}"
+        answer.outcome, answer.text = "uncordoned", f"{name} takes work again{later}{stays}"
+        if not dry_run:
+            open_again = replace(node, schedulability=Schedulability.SCHEDULABLE, reason=None)
+            await _commit(reign, name, "uncordoned", "by operator", PutNode(open_again))
     reign.hints()
     return answer
+
+
+async def drain_node(reign: Reign, name: str, reason: str | None, *, dry_run: bool) -> pb.DrainNodeResponse:
+    """Place nothing there and move what runs: each replica's successor first, where there is room. Holds
+    over restarts, until `uncordon`. Raises NotFound and InvalidRequest."""
+    _check(reason)
+    async with reign.ledger.writing() as stored:
+        node = _node(stored, name)
+        snapshot, now = reign.snapshot(stored), reign.tenure.now()
+        answer = pb.DrainNodeResponse(change=_answer(reign, stored, node), steps=_steps(snapshot, node, now))
+        change = answer.change
+        if node.schedulability is Schedulability.DRAINING and reason in (None, node.reason):
+            left = (
+                f"; still there: {', '.join(change.replica_ids)}" if change.replica_ids else "; it is empty"
+            )
+            change.outcome, change.text = "unchanged", f"{name} is draining already{left}"
+            return answer
+        change.outcome = "draining"
+        change.text = f"{name} is drained: nothing new is placed there, " + _goes(answer)
+        change.text += f"; to end it: llmgwctl node uncordon {name}"
+        if not dry_run:
+            draining = replace(
+                node, schedulability=Schedulability.DRAINING, reason=reason if reason else node.reason
+            )
+            await _commit(reign, name, "node_draining", _by(draining.reason), PutNode(draining))
+    reign.hints()
+    return answer
+
+
+async def confirm_lost(reign: Reign, name: str, *, dry_run: bool) -> pb.NodeChange:
+    """An operator knows that a silent node is gone: LOST now, whatever the timer and the brake say.
+
+    Raises NotFound, and Conflict for a node that is heard or that a new leader still waits for."""
+    async with reign.ledger.writing() as stored:
+        node = _node(stored, name)
+        snapshot, now = reign.snapshot(stored), reign.tenure.now()
+        answer = _answer(reign, stored, node)
+        state = node_state(snapshot, node, now)
+        if state is NodeState.LOST:
+            answer.outcome, answer.text = "unchanged", f"{name} is lost already"
+            return answer
+        _silent(snapshot, node, state, now)
+        silent = lasting(now - last_seen(snapshot, node.node_id))
+        goes = "its GPUs are given up"
+        if answer.replica_ids:
+            does = "goes" if len(answer.replica_ids) == 1 else "go"
+            goes = f"{', '.join(answer.replica_ids)} {does} elsewhere, where there is room"
+        answer.outcome = "lost"
+        answer.text = (
+            f"{name}, silent for {silent}, is given up: {goes}. If it comes back, it takes no work until its "
+            "old engines were seen to exit"
+        )
+        if not dry_run:
+            why = f"confirmed by operator after {silent} of silence: its replicas go elsewhere"
+            await _commit(reign, name, "node_lost", why, JudgeNode(node.node_id, now), trouble=True)
+    reign.hints()
+    return answer
+
+
+def _silent(snapshot: Snapshot, node: NodeRow, state: NodeState, now: float) -> None:
+    name = node.node_id
+    if state is NodeState.ENROLLED:
+        left_s = last_seen(snapshot, name) + snapshot.intervals.unreachable_after_s - now
+        raise Conflict(
+            f"the leader is new and waits for {name}: it may still be heard",
+            code="node_awaited",
+            next_steps=[f"try again in {lasting(left_s + 1)}"],
+        )
+    if state is not NodeState.UNREACHABLE:
+        heard = lasting(now - snapshot.heard[name].heard_at)
+        raise Conflict(
+            f"{name} was heard {heard} ago: it is not lost, and its engines run",
+            code="node_heard",
+            next_steps=[f"to empty it: llmgwctl node drain {name}"],
+        )
+
+
+def _steps(snapshot: Snapshot, node: NodeRow, now: float) -> list[pb.NodeDrainStep]:
+    return [
+        pb.NodeDrainStep(replica_id=step.replica_id, outcome=step.moving.value, text=step.text)
+        for step in steps(snapshot, node, now)
+    ]
+
+
+def _goes(answer: pb.DrainNodeResponse) -> str:
+    if not answer.steps:
+        return "and nothing runs there"
+    by_outcome: dict[str, list[str]] = {}
+    for step in answer.steps:
+        by_outcome.setdefault(step.outcome, []).append(step.replica_id)
+    return "; ".join(f"{', '.join(names)}: {outcome}" for outcome, names in sorted(by_outcome.items()))
+
+
+def _check(reason: str | None) -> None:
+    if reason is not None and not (reason.isprintable() and len(reason) <= REASON_MAX):
+        raise InvalidRequest(
+            f"the reason is no single line of at most {REASON_MAX} characters ({len(reason)} given)"
+        )
+
+
+def _by(reason: str | None) -> str:
+    return f"by operator: {reason}" if reason else "by operator"
 
 
 def _node(stored: Stored, name: str) -> NodeRow:
@@ -82,9 +189,11 @@ def _answer(reign: Reign, stored: Stored, node: NodeRow) -> pb.NodeChange:
     return pb.NodeChange(node_id=node.node_id, replica_ids=held, warnings=warnings)
 
 
-async def _commit(reign: Reign, node: NodeRow, kind: str, why: str) -> None:
-    event = PutEvent(reign.tenure.now(), kind, node.node_id, why, Severity.INFO)
-    await reign.ledger.commit([PutNode(node), event])
-    log.info("node %s is %s %s", node.node_id, kind, why)
+async def _commit(
+    reign: Reign, name: str, kind: str, why: str, change: Change, *, trouble: bool = False
+) -> None:
+    severity = Severity.TROUBLE if trouble else Severity.INFO
+    await reign.ledger.commit([change, PutEvent(reign.tenure.now(), kind, name, why, severity)])
+    log.info("node %s: %s %s", name, kind, why)
     if reign.world.store.kind == "memory":
-        log.warning("node %s: %s", node.node_id, MEMORY_WARNING)
+        log.warning("node %s: %s", name, MEMORY_WARNING)

@@ -1,4 +1,4 @@
-"""Deployments: what operators wish of a model beside its spec. The spec, configured or stored, stays as it is.
+"""Deployments: what operators wish of a model beside its spec, which stays as it is.
 
 A row outlives restarts and changes of the spec, and ends when nothing is wished any more.
 """

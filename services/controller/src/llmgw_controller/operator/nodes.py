@@ -1,22 +1,36 @@
 """The calls on nodes."""
 
 from llmgw.v1 import operator_pb2 as pb
-from llmgw_controller.node_changes import cordon_node, uncordon_node
+from llmgw_controller.node_changes import confirm_lost, cordon_node, drain_node, uncordon_node
 from llmgw_controller.operator.desk import Context, Desk
 
 
 class Nodes(Desk):
-    """Set aside and taken back."""
+    """Set aside, emptied, taken back, given up."""
 
     async def CordonNode(self, request: pb.CordonNodeRequest, context: Context) -> pb.CordonNodeResponse:
         """Place nothing new on a node."""
         reason = request.reason if request.HasField("reason") else None
         with self._changing() as reign:
-            return pb.CordonNodeResponse(change=await cordon_node(reign, request.node_id, reason))
+            change = await cordon_node(reign, request.node_id, reason, dry_run=request.dry_run)
+        return pb.CordonNodeResponse(change=change)
 
     async def UncordonNode(
         self, request: pb.UncordonNodeRequest, context: Context
     ) -> pb.UncordonNodeResponse:
-        """Take a cordoned node back."""
+        """Take a cordoned or draining node back."""
         with self._changing() as reign:
-            return pb.UncordonNodeResponse(change=await uncordon_node(reign, request.node_id))
+            change = await uncordon_node(reign, request.node_id, dry_run=request.dry_run)
+        return pb.UncordonNodeResponse(change=change)
+
+    async def DrainNode(self, request: pb.DrainNodeRequest, context: Context) -> pb.DrainNodeResponse:
+        """Move what runs on a node elsewhere, where there is room."""
+        reason = request.reason if request.HasField("reason") else None
+        with self._changing() as reign:
+            return await drain_node(reign, request.node_id, reason, dry_run=request.dry_run)
+
+    async def ConfirmLost(self, request: pb.ConfirmLostRequest, context: Context) -> pb.ConfirmLostResponse:
+        """Give up a silent node now."""
+        with self._changing() as reign:
+            change = await confirm_lost(reign, request.node_id, dry_run=request.dry_run)
+        return pb.ConfirmLostResponse(change=change)
