@@ -239,7 +239,7 @@ def snapshot(
         nodes={one.node_id: one for one in nodes},
         replicas={row.replica_id: row for row in replicas},
     )
-    for name in ("tombstones", "quarantine", "activations", "routers", "loads"):
+    for name in ("tombstones", "quarantine", "activations", "routers", "loads", "idle_floor"):
         if name in changes:
             stored = replace(stored, **{name: changes.pop(name)})
     if "stored_models" in changes:

@@ -6,7 +6,7 @@ import pytest
 
 from llmgw_controller.core.activity import Activity, Busy, Idle, Unknown
 from llmgw_controller.core.idleness import idle_replicas, may_leave, verdict, verdicts
-from llmgw_controller.core.state import Cause, Phase, ShardState
+from llmgw_controller.core.state import Cause, Phase, ShardState, Watched
 from llmgw_kit.ids import ModelId
 from tests.unit.controller.build import (
     NOW,
@@ -29,13 +29,13 @@ BOTH = {"r1": member("r1"), "r2": member("r2")}
 TOUCHED = {"m/1": 700.0}
 
 
-def judged(watched, *, row=ROW, routers=BOTH, running=0, unknown=None, silent=False, **changes):
+def judged(read, *, row=ROW, routers=BOTH, running=0, unknown=None, silent=False, **changes):
     word = heard(
         node("n1"),
         [report(row, row.shards[0], ShardState.SERVING, running=running, running_unknown=unknown)],
         at=NOW - (60 if silent else 1),
     )
-    snap = snapshot([ONE], [node("n1")], [row], [word], activity=watched, routers=routers, **changes)
+    snap = snapshot([ONE], [node("n1")], [row], [word], activity=read, routers=routers, **changes)
     return verdict(snap, row, NOW)
 
 
@@ -90,6 +90,18 @@ CASES = {
         judged(FRESH, routers={"r1": member("r1"), "r2": member("r2", crashed_at=NOW - 40)}),
         Idle(40.0, never_asked=False),
     ),
+    "a router that had crashed 40 s ago is no member any more: its lost word is lost all the same": (
+        judged(FRESH, idle_floor=NOW - 40),
+        Idle(40.0, never_asked=False),
+    ),
+    "a floor of long ago says nothing": (
+        judged(FRESH, idle_floor=NOW - 4000),
+        Idle(700.0, never_asked=False),
+    ),
+    "never asked since a router was forgotten 20 s ago": (
+        judged(activity(router("r1"), router("r2")), idle_floor=NOW - 20),
+        Idle(20.0, never_asked=True),
+    ),
     "in flight at one router": (judged(activity(router("r1", m__1=2), router("r2"))), Busy(2)),
     "in flight, though another router is silent": (judged(activity(router("r1", m__1=2))), Busy(2)),
     "in flight at a router no leader has met": (
@@ -101,6 +113,18 @@ CASES = {
         Unknown("router_silent"),
     ),
     "the engine runs what no router sent": (judged(FRESH, running=1), Busy(None, direct_traffic=True)),
+    "the engine runs what a router has just let go of: two readings of one request": (
+        judged(activity(router("r1"), router("r2"), touched={"m/1": 4.0}), running=1),
+        Busy(None, direct_traffic=False),
+    ),
+    "the engine ran what no router sent, 30 s ago": (
+        judged(FRESH, watched=Watched(ran_at={ROW.endpoint_id: NOW - 30})),
+        Idle(30.0, never_asked=False),
+    ),
+    "an earlier engine of this replica ran, and that is over": (
+        judged(FRESH, watched=Watched(ran_at={"m/1@0": NOW - 30})),
+        Idle(700.0, never_asked=False),
+    ),
     "the engine runs, and a router that may have sent it is silent": (
         judged(activity(router("r1"), touched=TOUCHED), running=1),
         Busy(None, direct_traffic=False),
@@ -123,6 +147,27 @@ CASES = {
 def test_the_rules(case):
     found, expected = CASES[case]
     assert found == expected
+
+
+@pytest.mark.parametrize("skew_s", [-600.0, 600.0, 86_400.0])
+def test_clocks_that_differ_by_minutes_change_nothing(skew_s):
+    """Redis's clock and the leader's are never compared, and no router's wall clock comes in at all."""
+    assert judged(_shifted(FRESH, skew_s)) == judged(FRESH) == Idle(700.0, never_asked=False)
+    silent = activity(router("r1"), router("r2", age_s=16), touched=TOUCHED)
+    assert judged(_shifted(silent, skew_s)) == Unknown("router_silent")
+
+
+def _shifted(watched, by_s):
+    found = watched.map
+    assert found is not None and found.watching_since is not None
+    moved = replace(
+        found,
+        now=found.now + by_s,
+        watching_since=found.watching_since + by_s,
+        touched={name: at + by_s for name, at in found.touched.items()},
+        routers={name: replace(one, at=one.at + by_s) for name, one in found.routers.items()},
+    )
+    return Activity(moved)
 
 
 def test_a_shard_not_heard_in_this_term_is_unknown():
@@ -149,6 +194,8 @@ LEAVES = {
     "somebody is held for it": ({}, {}, {"held": {ModelId("m"): 1}}, False),
     "an activation is open": ({}, {}, {"activations": ask(ONE)}, False),
     "draining already": ({}, {"phase": Phase.DRAINING}, {}, False),
+    "a drain was taken back a moment ago": ({}, {"until": NOW + 1}, {}, False),
+    "a drain was taken back long ago": ({}, {"until": NOW}, {}, True),
 }
 
 

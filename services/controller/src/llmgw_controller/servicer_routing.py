@@ -10,7 +10,14 @@ from llmgw.v1 import routing_pb2 as pb
 from llmgw.v1 import routing_pb2_grpc
 from llmgw_controller import wire_routing
 from llmgw_controller.core.activation import Decision, Pending, Refused, decide
-from llmgw_controller.core.plan import Change, DropRouter, PutEvent, PutRouter, Severity
+from llmgw_controller.core.plan import (
+    Change,
+    DropRouter,
+    PutEvent,
+    PutRouter,
+    RaiseIdleFloor,
+    Severity,
+)
 from llmgw_controller.core.state import RouterRow
 from llmgw_controller.office import Office
 from llmgw_controller.ports import Fenced
@@ -66,6 +73,9 @@ class RoutingServicer(routing_pb2_grpc.RoutingServiceServicer):
                 # it picked in its last tick died with it.
                 PutRouter(RouterRow(router_id, incarnation, now, crashed_at=now if known else None))
             ]
+            if known is not None:
+                # Its row may go before what it has lost is long ago.
+                changes.append(RaiseIdleFloor(now))
             if known is None:
                 changes.append(PutEvent(now, "router_joined", router_id, "watches the routes", Severity.INFO))
             elif router_id in reign.board.watching:

@@ -46,7 +46,7 @@ def verdict(snapshot: Snapshot, row: ReplicaRow, now: float) -> Verdict:
         if (heard := snapshot.heard.get(shard.node_id)) and shard.shard_id in heard.shards
     ]
     if any(report.running for report in reports):
-        return Busy(None, direct_traffic=not _router_owes_word(snapshot, fresh))
+        return Busy(None, direct_traffic=_is_direct(snapshot, row, fresh))
     if activity is None:
         return Unknown(snapshot.activity.missing_reason)
     witness = _second_witness(snapshot, row, reports, now)
@@ -133,13 +133,27 @@ def _idle(snapshot: Snapshot, row: ReplicaRow, activity: ActivityMap, now: float
     touched = activity.touched.get(row.replica_id)
     # Redis's clock and the term clock are two: only ages cross from one to the other.
     ages = [now - row.ready_since if row.ready_since is not None else 0.0]
+    # What a router picked in its last tick died with it, and that outlives its row: a router that crashed,
+    # came back and said goodbye is no member, and its lost word is lost all the same.
+    if snapshot.stored.idle_floor is not None:
+        ages.append(now - snapshot.stored.idle_floor)
     ages += [now - one.crashed_at for one in snapshot.stored.routers.values() if one.crashed_at is not None]
+    # An engine that was seen to run something nobody of ours had sent: the routers' map knows nothing of it.
+    ran_at = snapshot.watched.ran_at.get(row.endpoint_id)
+    if ran_at is not None:
+        ages.append(now - ran_at)
     # A time from before the watch began may be too old: a router that said goodbye before a flush cannot
     # resend its own, newer one. So nothing is idle for longer than it was watched.
     ages.append(activity.now - max(touched or 0.0, activity.watching_since))
     return Idle(max(0.0, min(ages)), never_asked=touched is None)
 
 
-def _router_owes_word(snapshot: Snapshot, fresh: dict[RouterId, RouterReport]) -> bool:
-    """A member is not heard: the request may be its own, so it is not called direct traffic."""
-    return snapshot.activity.map is None or any(name not in fresh for name in snapshot.stored.routers)
+def _is_direct(snapshot: Snapshot, row: ReplicaRow, fresh: dict[RouterId, RouterReport]) -> bool:
+    """Whether what the engine runs was sent by none of our routers. Not said while a member is silent, for
+    the request may be its own; nor while the map has a touch so young that the two words, a tick and a
+    beat apart, may be of the same request."""
+    activity = snapshot.activity.map
+    if activity is None or any(name not in fresh for name in snapshot.stored.routers):
+        return False
+    touched = activity.touched.get(row.replica_id)
+    return touched is None or activity.now - touched > snapshot.intervals.router_stale_s
