@@ -205,11 +205,14 @@ async def test_both_stores_come_to_what_apply_says(world: "World", history: list
 
 async def test_models_are_kept_as_what_they_mean(world: "World") -> None:
     term = await lead(world)
-    await world.store.commit(term, [PutModel(ModelId("m"), '{"b": 1, "a": [true, "ü"]}')])
-    await world.store.commit(term, [PutModel(ModelId("n"), "{}"), DropModel(ModelId("n"))])
+    await world.store.commit(term, [PutModel(ModelId("m"), '{"b": 1, "a": [true, "ü"]}', 10.0)])
+    await world.store.commit(term, [PutModel(ModelId("n"), "{}", 11.0), DropModel(ModelId("n"))])
     assert {name: json.loads(text) for name, text in (await world.store.load()).models.items()} == {
         "m": {"a": [True, "ü"], "b": 1}
     }
+    # Of a change the time of the first form stays.
+    await world.store.commit(term, [PutModel(ModelId("m"), "{}", 20.0)])
+    assert (await world.store.load()).created == {"m": 10.0}
 
 
 @pytest.mark.parametrize(

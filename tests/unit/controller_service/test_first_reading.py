@@ -24,7 +24,7 @@ async def new_term_over_a_stored_model(clock: FakeClock) -> Reign:
     store = MemoryStore(lease)
     reign = await reign_on(clock, store, lease=lease, models=())
     (model,) = parse_models([KEPT], where="test")
-    await store.commit(reign.tenure.term, [PutModel(model.name, canonical_json(model))])
+    await store.commit(reign.tenure.term, [PutModel(model.name, canonical_json(model), 5.0)])
     return reign
 
 

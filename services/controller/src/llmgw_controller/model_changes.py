@@ -50,10 +50,9 @@ async def apply_model(reign: Reign, text: str, *, dry_run: bool) -> pb.ApplyMode
             model=model.name, outcome=outcome, warnings=_warnings(reign, stored, before, model)
         )
         if outcome != "unchanged" and not dry_run:
-            event = PutEvent(
-                reign.tenure.now(), f"model_{outcome}", model.name, _what(before, model), Severity.INFO
-            )
-            await reign.ledger.commit([PutModel(model.name, canonical_json(model)), event])
+            now = reign.tenure.now()
+            event = PutEvent(now, f"model_{outcome}", model.name, _what(before, model), Severity.INFO)
+            await reign.ledger.commit([PutModel(model.name, canonical_json(model), now), event])
             log.info("model %s %s", model.name, outcome)
             if reign.world.store.kind == "memory":
                 log.warning("model %s: %s", model.name, MEMORY_WARNING)

@@ -45,6 +45,8 @@ def catalog_model(row: CatalogModel) -> pb.CatalogModel:
         message.reason = row.reason
     if row.eta_s is not None:
         message.eta_s = row.eta_s
+    if row.created is not None:
+        message.created = row.created
     return message
 
 

@@ -184,11 +184,12 @@ async def write(connection: "Connection", term: LeaseTerm, change: Change) -> No
             )  # fmt: skip
         case DropRouter(router_id):
             await run("DELETE FROM routers WHERE router_id = $1", router_id)
-        case PutModel(name, model_json):
+        case PutModel(name, model_json, at):
             await run(
-                "INSERT INTO models (name, spec) VALUES ($1, $2) "
-                "ON CONFLICT (name) DO UPDATE SET spec = excluded.spec, changed_at = now()",
-                name, model_json,
+                "INSERT INTO models (name, spec, created_at, changed_at) "
+                "VALUES ($1, $2, to_timestamp($3), to_timestamp($3)) ON CONFLICT (name) "
+                "DO UPDATE SET spec = excluded.spec, changed_at = excluded.changed_at",
+                name, model_json, at,
             )  # fmt: skip
         case DropModel(name):
             await run("DELETE FROM models WHERE name = $1", name)

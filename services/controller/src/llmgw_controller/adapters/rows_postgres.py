@@ -68,7 +68,7 @@ SELECT *, extract(epoch FROM at)::float8 AS at_s
   FROM load_history ORDER BY at, id
 """
 _EPOCHS = "SELECT model, highest FROM group_epochs"
-_MODELS = "SELECT name, spec FROM models"
+_MODELS = "SELECT name, spec, extract(epoch FROM created_at)::float8 AS created_s FROM models"
 _DEPLOYMENTS = "SELECT *, extract(epoch FROM changed_at)::float8 AS changed_s FROM deployments"
 _ATTEMPTS = "SELECT *, extract(epoch FROM at)::float8 AS at_s FROM placement_attempts ORDER BY attempt_id"
 # Finished ones of the last day: what the hourly budgets and regret look back on.
@@ -93,6 +93,7 @@ async def load(connection: "Connection") -> Stored:
     shards: dict[str, list[ShardRow]] = defaultdict(list)
     for row in await connection.fetch(_SHARDS):
         shards[row["replica_id"]].append(_shard(row))
+    models = await connection.fetch(_MODELS)
     nodes = [_node(row, devices[row["node_id"]]) for row in await connection.fetch(_NODES)]
     replicas = [_replica(row, shards[row["replica_id"]]) for row in await connection.fetch(_REPLICAS)]
     return Stored(
@@ -134,7 +135,8 @@ async def load(connection: "Connection") -> Stored:
             for r in await connection.fetch(_LOADS)
         ),
         epochs={ModelId(r["model"]): r["highest"] for r in await connection.fetch(_EPOCHS)},
-        models={ModelId(r["name"]): r["spec"] for r in await connection.fetch(_MODELS)},
+        models={ModelId(r["name"]): r["spec"] for r in models},
+        created={ModelId(r["name"]): r["created_s"] for r in models},
         deployments={
             ModelId(r["model"]): DeploymentRow(ModelId(r["model"]), r["stopped"], r["pinned"], r["changed_s"])
             for r in await connection.fetch(_DEPLOYMENTS)

@@ -112,6 +112,7 @@ class DropRouter:
 class PutModel:
     name: ModelId
     model_json: str
+    at: float
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from math import ceil
 
 from llmgw_controller.core.availability import Availability, model_state
-from llmgw_controller.core.catalog import Model
+from llmgw_controller.core.catalog import Model, Source
 from llmgw_controller.core.claims import Use, rooms
 from llmgw_controller.core.replica import is_routable, is_serving
 from llmgw_controller.core.state import Phase, ReplicaRow, Snapshot, Wish
@@ -44,6 +44,8 @@ class CatalogModel:
     hold_timeout_s: float
     max_held: int
     eta_s: float | None
+    #: Unix seconds when it was first stored; None: unknown.
+    created: int | None = None
 
 
 @dataclass(frozen=True)
@@ -177,4 +179,11 @@ def _model(snapshot: Snapshot, model: Model, now: float) -> CatalogModel:
         hold_timeout_s=model.hold_timeout_s,
         max_held=model.max_held,
         eta_s=eta_s,
+        created=_created(snapshot, model),
     )
+
+
+def _created(snapshot: Snapshot, model: Model) -> int | None:
+    """Of configuration nobody knows since when it says so."""
+    at = snapshot.stored.created.get(model.name) if model.source is Source.STORED else None
+    return None if at is None else int(at)

@@ -290,6 +290,8 @@ class Stored:
     epochs: dict[ModelId, int] = field(default_factory=dict)
     #: Stored models as JSON text by name; parsed by `catalog_file.py`.
     models: dict[ModelId, str] = field(default_factory=dict)
+    #: When each was first stored.
+    created: dict[ModelId, float] = field(default_factory=dict)
     #: Operators' wishes.
     deployments: dict[ModelId, DeploymentRow] = field(default_factory=dict)
     #: Failed starts, oldest first; the newest few of each (model, profile, class).
