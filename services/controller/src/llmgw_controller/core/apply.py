@@ -34,7 +34,7 @@ from llmgw_controller.core.plan import (
 )
 from llmgw_controller.core.state import AttemptRow, DeploymentRow, LoadRecord, ReplicaRow, Stored
 from llmgw_kit.errors import Conflict
-from llmgw_kit.ids import DeviceId, ModelId, NodeId
+from llmgw_kit.ids import DeviceId, ModelId, NodeId, ReplicaId
 
 K = TypeVar("K")
 V = TypeVar("V")
@@ -91,11 +91,10 @@ def _apply(stored: Stored, change: Change) -> Stored:
             return _but(stored, routers={**stored.routers, router.router_id: router})
         case DropRouter(router_id):
             return _but(stored, routers=_without(stored.routers, router_id))
-        case PutModel(name, text, at):
-            created = {name: at, **stored.created}  # Of a change the first time stays.
-            return _but(stored, models={**stored.models, name: text}, created=created)
+        case PutModel(name, text):
+            return _but(stored, models={**stored.models, name: text})
         case DropModel(name):
-            return _but(stored, models=_without(stored.models, name), created=_without(stored.created, name))
+            return _but(stored, models=_without(stored.models, name))
         case PutLoad(load):
             return _but(stored, loads=_with_load(stored.loads, load))
         case PutDeployment(deployment):
@@ -122,11 +121,12 @@ def _reserve(stored: Stored, row: ReplicaRow) -> Stored:
     devices: set[tuple[NodeId, DeviceId]] = set()
     ports: set[tuple[NodeId, int]] = set()
     nodes = {shard.node_id for shard in row.shards}
-    for other in stored.replicas.values():
-        for shard in other.shards:
-            if shard.node_id in nodes and not shard.released:
-                devices.update((shard.node_id, device) for device in shard.device_ids)
-                ports.update((shard.node_id, port) for _, port in shard.ports)
+    for node_id in nodes:
+        for other in stored.by_node.get(node_id, ()):
+            for shard in other.shards:
+                if shard.node_id == node_id and not shard.released:
+                    devices.update((node_id, device) for device in shard.device_ids)
+                    ports.update((node_id, port) for _, port in shard.ports)
     taken: set[tuple[NodeId, int]] = set()
     for shard in row.shards:
         for device in shard.device_ids:
@@ -170,19 +170,40 @@ def _but(stored: Stored, **changes: Any) -> Stored:
 def _with_replica(stored: Stored, row: ReplicaRow) -> Stored:
     changed = replace(stored, replicas={**stored.replicas, row.replica_id: row})
     before = stored.replicas.get(row.replica_id)
-    assert before is None or before.model == row.model, f"{row.replica_id}: of {row.model}, was another's"
-    others = (one for one in stored.by_model.get(row.model, ()) if one.replica_id != row.replica_id)
-    rows = tuple(sorted((*others, row), key=lambda one: one.replica_id))
-    changed.__dict__["by_model"] = {**stored.by_model, row.model: rows}
+    assert before is None or before.model == row.model, f"{row.replica_id}: another model's"
+    _refile(stored, changed, before, row)
     return changed
 
 
 def _without_replica(stored: Stored, gone: ReplicaRow) -> Stored:
     changed = replace(stored, replicas=_without(stored.replicas, gone.replica_id))
-    rows = tuple(one for one in stored.by_model[gone.model] if one.replica_id != gone.replica_id)
-    by_model = {**stored.by_model, gone.model: rows}
-    changed.__dict__["by_model"] = by_model if rows else _without(by_model, gone.model)
+    _refile(stored, changed, gone, None)
     return changed
+
+
+def _refile(stored: Stored, changed: Stored, before: ReplicaRow | None, after: ReplicaRow | None) -> None:
+    """Carry over what was found of the rows, but for the one that moved."""
+    rows = [row for row in (before, after) if row is not None]
+    models = {row.model for row in rows}
+    nodes = {shard.node_id for row in rows for shard in row.shards}
+    stays = set() if after is None else {after.model, *(shard.node_id for shard in after.shards)}
+    for name, moved in (("by_model", models), ("by_node", nodes)):
+        found = stored.__dict__.get(name)
+        if found is None:
+            continue
+        filed = {**found}
+        for key in moved:
+            others = [one for one in found.get(key, ()) if one.replica_id != rows[0].replica_id]
+            kept = sorted([*others, after] if after and key in stays else others, key=_by_id)
+            if kept:
+                filed[key] = tuple(kept)
+            else:
+                filed.pop(key, None)
+        changed.__dict__[name] = filed
+
+
+def _by_id(row: ReplicaRow) -> ReplicaId:
+    return row.replica_id
 
 
 def _keeps_claims(before: ReplicaRow | None, after: ReplicaRow) -> None:

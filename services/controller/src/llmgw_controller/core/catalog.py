@@ -8,7 +8,7 @@ import hashlib
 import json
 from dataclasses import asdict, dataclass
 from enum import Enum
-from functools import lru_cache
+from functools import cached_property, lru_cache
 
 from llmgw_kit.ids import ModelId, NodeId
 
@@ -131,6 +131,11 @@ class Model:
 
     def profile(self, name: str) -> Profile | None:
         return next((profile for profile in self.profiles if profile.name == name), None)
+
+    @cached_property
+    def spec_hashes(self) -> dict[str, str]:
+        """`spec_hash` of each profile by name; every pass asks it of every replica, a dozen times."""
+        return {profile.name: spec_hash(self, profile) for profile in reversed(self.profiles)}
 
 
 @lru_cache(maxsize=4096)

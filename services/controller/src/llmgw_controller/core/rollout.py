@@ -23,8 +23,7 @@ _RISING = frozenset({Phase.WANTED, Phase.RESERVED, Phase.STARTING, Phase.BACKOFF
 
 
 def is_current(row: ReplicaRow, model: Model) -> bool:
-    profile = model.profile(row.profile)
-    return profile is not None and spec_hash(model, profile) == row.spec_hash
+    return model.spec_hashes.get(row.profile) == row.spec_hash
 
 
 def outdated(draft: Draft, row: ReplicaRow, model: Model) -> bool:
