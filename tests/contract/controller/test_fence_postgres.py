@@ -104,14 +104,19 @@ async def test_renewing_does_not_wait_for_our_own_writes(migrated_dsn: str) -> N
 
 
 async def test_two_at_once_get_one_lease(migrated_dsn: str) -> None:
-    leases = [PostgresLease(migrated_dsn) for _ in range(4)]
-    for _ in range(5):
+    leases = [PostgresLease(migrated_dsn) for _ in range(8)]
+    eraser = await connect_one(migrated_dsn, application="eraser")
+    for round_ in range(120):
+        if round_ % 6:
+            # The very first lease of a cluster, which is another path than taking over an expired one.
+            await eraser.execute("DELETE FROM controller_lease")
         found = await asyncio.gather(
             *(lease.acquire(holder=f"h{n}", address=f"h{n}:1", ttl_s=30) for n, lease in enumerate(leases))
         )
         winners = [lease for lease in found if lease is not None]
         assert len(winners) == 1
         await leases[0].release(winners[0])
+    await eraser.close()
     for lease in leases:
         await lease.close()
 

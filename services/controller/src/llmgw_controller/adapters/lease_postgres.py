@@ -67,6 +67,10 @@ class PostgresLease:
                 )
             except asyncpg.LockNotAvailableError:
                 return None  # the old leader's last write is still under way
+            except asyncpg.UniqueViolationError:
+                # The very first lease, taken by two at once: ON CONFLICT looks at the name alone, and (name,
+                # term) is unique too. The other has it.
+                return None
         return None if row is None else Lease(holder, LeaseTerm(row["term"]), ttl_s, row["now"])
 
     async def renew(self, lease: Lease) -> Lease | None:
