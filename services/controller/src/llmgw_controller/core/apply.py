@@ -91,10 +91,11 @@ def _apply(stored: Stored, change: Change) -> Stored:
             return _but(stored, routers={**stored.routers, router.router_id: router})
         case DropRouter(router_id):
             return _but(stored, routers=_without(stored.routers, router_id))
-        case PutModel(name, text):
-            return _but(stored, models={**stored.models, name: text})
+        case PutModel(name, text, at):
+            created = {name: at, **stored.created}  # Of a change the first time stays.
+            return _but(stored, models={**stored.models, name: text}, created=created)
         case DropModel(name):
-            return _but(stored, models=_without(stored.models, name))
+            return _but(stored, models=_without(stored.models, name), created=_without(stored.created, name))
         case PutLoad(load):
             return _but(stored, loads=_with_load(stored.loads, load))
         case PutDeployment(deployment):
