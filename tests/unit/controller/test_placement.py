@@ -8,6 +8,7 @@ from llmgw_controller.core.claims import rooms, with_claim
 from llmgw_controller.core.explain import Fit, Reason
 from llmgw_controller.core.placement import Placement, Refusal, explain, place
 from llmgw_controller.core.state import (
+    DeviceRow,
     DeviceState,
     Phase,
     PortQuarantine,
@@ -58,6 +59,9 @@ REFUSALS = {
     Reason.WRONG_CLASS: one_node(node("n1", gpu_class="H100")),
     Reason.TOO_FEW_DEVICES: one_node(node("n1", 1)),
     Reason.TOO_LITTLE_MEMORY: one_node(PLAIN),
+    Reason.NOT_WHOLE: one_node(
+        node("n1", devices=(*PLAIN.devices, DeviceRow(DeviceId("n1:2"), 2, "T4", 16 * GIB)))
+    ),
     Reason.POOL: one_node(node("n1", pool="research")),
     Reason.PINNED_ELSEWHERE: one_node(PLAIN),
     Reason.NO_FABRIC: one_node(PLAIN),
@@ -81,6 +85,7 @@ REFUSALS = {
 }
 ASKING = {
     Reason.TOO_LITTLE_MEMORY: model("m", profile(gpus_per_node=2, memory_bytes=30 * GIB)),
+    Reason.NOT_WHOLE: model("m", profile(gpus_per_node=2, whole_nodes=True)),
     Reason.PINNED_ELSEWHERE: model("m", profile(gpus_per_node=2, node_ids=(NodeId("n7"),))),
     Reason.NO_FABRIC: model("m", profile(nodes=2, gpus_per_node=2)),
 }
@@ -91,8 +96,8 @@ def test_each_filter_has_its_word(reason):
     assert only_reason(REFUSALS[reason], ASKING.get(reason, TWO)) is reason
 
 
-def test_the_table_above_knows_every_reason_but_the_one_that_needs_idle_replicas():
-    assert set(Reason) - set(REFUSALS) == {Reason.HELD_BY_IDLE}
+def test_the_table_above_knows_every_reason_but_those_that_need_other_replicas():
+    assert set(Reason) - set(REFUSALS) == {Reason.HELD_BY_IDLE, Reason.PROMISED}
 
 
 def test_a_disconnected_node_takes_nothing_even_while_its_silence_is_short():

@@ -5,11 +5,12 @@ unclaimed on a node that takes no work), free. An unhealthy device is neither us
 """
 
 from collections import Counter
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from enum import Enum
 
 from llmgw_controller.core.hearing import NodeState, node_state, takes_work, tombstones_of
-from llmgw_controller.core.state import DeviceReport, DeviceState, NodeRow, ShardState, Snapshot
+from llmgw_controller.core.memory import Measured, measured_of, usable_bytes
+from llmgw_controller.core.state import DeviceReport, DeviceState, NodeHeard, NodeRow, ShardState, Snapshot
 from llmgw_kit.ids import DeviceId, ModelId, NodeId, ReplicaId
 
 
@@ -36,6 +37,10 @@ class Device:
     #: it computes there all the same, so the device is taken until its exit is seen.
     stale: bool
     report: DeviceReport | None
+    #: May be claimed there by whoever comes when what is ours has left; None: its size is unknown.
+    usable_bytes: int | None = None
+    #: Free, and kept for a replica that waits and is placed first. Only within one pass.
+    promised: bool = False
 
 
 @dataclass(frozen=True)
@@ -55,6 +60,8 @@ class Room:
     taken_ports: frozenset[int]
     #: Live replicas of each model with a shard here.
     models: tuple[tuple[ModelId, int], ...]
+    #: What earlier starts were seen to hold; one and the same for all rooms.
+    measured: Measured = field(default_factory=dict)
 
 
 Rooms = dict[NodeId, Room]
@@ -70,8 +77,9 @@ class _Claims:
 def rooms(snapshot: Snapshot, now: float) -> Rooms:
     """Every known node, by id."""
     claims = _claims(snapshot, now)
+    measured = measured_of(snapshot.stored.loads)
     return {
-        node_id: _room(snapshot, snapshot.stored.nodes[node_id], claims, now)
+        node_id: _room(snapshot, snapshot.stored.nodes[node_id], claims, measured, now)
         for node_id in sorted(snapshot.stored.nodes)
     }
 
@@ -128,7 +136,17 @@ def _claims(snapshot: Snapshot, now: float) -> _Claims:
     return _Claims(devices, ports, models)
 
 
-def _room(snapshot: Snapshot, node: NodeRow, claims: _Claims, now: float) -> Room:
+def with_promise(rooms: Rooms, node_id: NodeId, device_ids: frozenset[DeviceId]) -> Rooms:
+    """The rooms with these devices kept for a replica that waits there."""
+    room = rooms[node_id]
+    devices = tuple(
+        replace(device, promised=True) if device.device_id in device_ids else device
+        for device in room.devices
+    )
+    return {**rooms, node_id: replace(room, devices=devices)}
+
+
+def _room(snapshot: Snapshot, node: NodeRow, claims: _Claims, measured: Measured, now: float) -> Room:
     heard = snapshot.heard.get(node.node_id)
     works = takes_work(snapshot, node, now)
     return Room(
@@ -143,6 +161,7 @@ def _room(snapshot: Snapshot, node: NodeRow, claims: _Claims, now: float) -> Roo
         devices=_devices(snapshot, node, claims, works=works),
         taken_ports=frozenset(claims.ports.get(node.node_id, ())),
         models=tuple(sorted(claims.models.get(node.node_id, Counter()).items())),
+        measured=measured,
     )
 
 
@@ -154,6 +173,7 @@ def _devices(snapshot: Snapshot, node: NodeRow, claims: _Claims, *, works: bool)
         report.device_id: (report.index, report.gpu_class, report.memory_total_bytes)
         for report in reports.values()
     }
+    own = _own_use(heard)
     found: list[Device] = []
     for device_id, (index, gpu_class, memory) in inventory.items():
         report = reports.get(device_id)
@@ -177,6 +197,21 @@ def _devices(snapshot: Snapshot, node: NodeRow, claims: _Claims, *, works: bool)
                 replica_id=claim[0] if claim else None,
                 stale=claim[1] if claim else False,
                 report=report,
+                usable_bytes=usable_bytes(
+                    memory,
+                    report.memory_used_bytes if report else None,
+                    report.foreign_used_bytes if report else None,
+                    own.get(device_id, 0),
+                ),
             )
         )
     return tuple(sorted(found, key=lambda device: (device.index, device.device_id)))
+
+
+def _own_use(heard: NodeHeard | None) -> dict[DeviceId, int]:
+    """What engines of ours were seen to hold, those that have just exited included."""
+    own: dict[DeviceId, int] = {}
+    for report in heard.shards.values() if heard else ():
+        for device_id, used in report.memory_used_bytes:
+            own[device_id] = own.get(device_id, 0) + used
+    return own

@@ -3,6 +3,8 @@
 from dataclasses import dataclass
 from enum import Enum
 
+from llmgw_controller.core.memory import UNKNOWN, MemoryClaim
+from llmgw_controller.core.words import counted, gib
 from llmgw_kit.ids import DeviceId, NodeId, ReplicaId
 
 
@@ -12,6 +14,7 @@ class Reason(Enum):
     WRONG_CLASS = "wrong_class"
     TOO_FEW_DEVICES = "too_few_devices"
     TOO_LITTLE_MEMORY = "too_little_memory"
+    NOT_WHOLE = "not_whole"
     POOL = "pool"
     PINNED_ELSEWHERE = "pinned_elsewhere"
     NO_FABRIC = "no_fabric"
@@ -23,6 +26,7 @@ class Reason(Enum):
     DRAINING = "draining"
     ENGINE_MISSING = "engine_missing"
     UNHEALTHY_DEVICES = "unhealthy_devices"
+    PROMISED = "promised"
     HELD_BY_IDLE = "held_by_idle"
     FOREIGN_USE = "foreign_use"
     NOT_ENOUGH_FREE = "not_enough_free"
@@ -34,6 +38,7 @@ TEXT: dict[Reason, str] = {
     Reason.WRONG_CLASS: "wrong GPU class for the profile",
     Reason.TOO_FEW_DEVICES: "fewer GPUs of the class than needed",
     Reason.TOO_LITTLE_MEMORY: "GPUs with too little memory",
+    Reason.NOT_WHOLE: "GPUs of other classes beside those of the profile",
     Reason.POOL: "in another pool",
     Reason.PINNED_ELSEWHERE: "not among the nodes the profile names",
     Reason.NO_FABRIC: "on no fabric",
@@ -45,10 +50,11 @@ TEXT: dict[Reason, str] = {
     Reason.DRAINING: "draining",
     Reason.ENGINE_MISSING: "without the profile's engine",
     Reason.UNHEALTHY_DEVICES: "a GPU is missing or unhealthy",
+    Reason.PROMISED: "GPUs kept for a replica that is placed first",
     Reason.HELD_BY_IDLE: "GPUs claimed by idle replicas",
     Reason.FOREIGN_USE: "GPUs in foreign use",
     Reason.NOT_ENOUGH_FREE: "GPUs claimed by replicas that are not idle",
-    Reason.PORTS_EXHAUSTED: "no free engine port",
+    Reason.PORTS_EXHAUSTED: "too few free engine ports",
 }
 
 
@@ -100,6 +106,14 @@ class Explanation:
     leaving: tuple[ReplicaId, ...]
     #: With fit NOW: where it goes.
     spots: tuple[Spot, ...]
+    #: On each device, and where the number comes from.
+    memory: MemoryClaim = UNKNOWN
+    #: Of the largest device of the class on a known node; None: there is none, or its size is unknown.
+    largest_bytes: int | None = None
+    #: On each node.
+    ports_needed: int = 1
+    #: With fit AFTER_EVICTION: where it would go.
+    ceiling: tuple[NodeId, ...] = ()
 
     def reason(self) -> str:
         """One line for a row; stable while nothing changes, so that it is not written at every pass."""
@@ -108,4 +122,15 @@ class Explanation:
         counts = ", ".join(f"{TEXT[one.reason]}: {len(one.node_ids)}" for one in self.filters)
         if self.fitting:
             counts = f"{len(self.fitting)} free and fitting of {self.nodes_needed} on one fabric; {counts}"
-        return f"needs {self.needs}; of {self.considered} nodes: {counts or 'none on one fabric'}"
+        counts = counts or "none on one fabric"
+        return f"needs {self.needs}; of {self.considered} nodes: {counts}{self._numbers()}"
+
+    def _numbers(self) -> str:
+        """Of the limits that were met, those with a number that does not move by itself."""
+        met = {one.reason for one in self.filters}
+        found = ""
+        if Reason.TOO_LITTLE_MEMORY in met and self.largest_bytes is not None:
+            found += f"; the largest has {gib(self.largest_bytes)}"
+        if Reason.PORTS_EXHAUSTED in met:
+            found += f"; it takes {counted(self.ports_needed, 'port')} a node"
+        return found

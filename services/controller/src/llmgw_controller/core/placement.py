@@ -7,19 +7,21 @@ filters, and the ceiling (would it fit if all that is evictable were gone) is th
 """
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from heapq import nsmallest
 from itertools import combinations
 from types import MappingProxyType
 
 from llmgw_controller.core.catalog import Model, Profile
-from llmgw_controller.core.claims import Room, Rooms, Use
+from llmgw_controller.core.claims import Room, Rooms
 from llmgw_controller.core.explain import Explanation, Filtered, Fit, NearMiss, Reason, Spot
-from llmgw_controller.core.filters import first_reason, free_ports, held_by, suits
+from llmgw_controller.core.filters import Ask, ask_of, comes_free, first_reason, is_free, never, suits
+from llmgw_controller.core.memory import Measured
+from llmgw_controller.core.port_bands import lease, ports_needed
+from llmgw_controller.core.score import Fullness, Score, fullness, score
 from llmgw_controller.core.state import ShardRow
-from llmgw_kit.ids import NodeId, ReplicaId, ShardId
-
-#: Lower is better; its parts are told at `_score`.
-Score = tuple[bool, bool, int, int]
+from llmgw_controller.core.words import counted, gib
+from llmgw_kit.ids import ModelId, NodeId, ReplicaId, ShardId
 
 #: Searching the smallest set of leaving replicas is exponential; a node holds few.
 MAX_LEAVING = 8
@@ -57,22 +59,26 @@ def place(
     *,
     replica_id: ReplicaId,
     group_epoch: int,
+    profiles: tuple[Profile, ...] | None = None,
+    resting: frozenset[NodeId] = frozenset(),
     evictable: frozenset[ReplicaId] = frozenset(),
     memo: "Memo | None" = None,
 ) -> Placement | Refusal:
-    """The first of the model's profiles that fits. `evictable` only explains; nothing is evicted here.
-    `memo` may be shared by calls with one `evictable`: it makes many placements in a row quick."""
+    """The first of the model's profiles, or of those given, that fits. Nodes that rest are taken when no
+    others are free. `evictable` only explains; nothing is evicted here. `memo` may be shared by calls with
+    one `evictable`: it makes many placements in a row quick."""
     refused: list[Explanation] = []
-    for profile in model.profiles:
-        explanation = explain(model, profile, rooms, evictable=evictable, memo=memo)
+    for profile in model.profiles if profiles is None else profiles:
+        explanation = explain(model, profile, rooms, resting=resting, evictable=evictable, memo=memo)
         if explanation.fit is Fit.NOW:
+            ask = ask_of(model, profile, _measured(rooms))
             shards = tuple(
                 ShardRow(
                     shard_id=ShardId(f"{replica_id}.{group_epoch}.{rank}"),
                     node_id=spot.node_id,
                     rank=rank,
                     device_ids=spot.device_ids,
-                    ports=_ports(rooms[spot.node_id], profile),
+                    ports=_ports(rooms[spot.node_id], ask),
                 )
                 for rank, spot in enumerate(explanation.spots)
             )
@@ -83,20 +89,42 @@ def place(
 
 class Memo:
     """What was found of each node, for as long as the node is the same: one placement changes one of them,
-    and a fleet's start asks of hundreds of nodes a thousand times."""
+    and a fleet's start asks of hundreds of nodes a thousand times. Profiles that ask for the same of a node
+    share what was found, whatever model they are of; and those that wait for the same wait for one answer."""
 
     def __init__(self) -> None:
-        self._found: dict[tuple[str, str, str], tuple[Room, Reason | None, Score]] = {}
+        self._asks: dict[tuple[ModelId, str], Ask] = {}
+        self._found: dict[Ask, dict[NodeId, tuple[Room, Reason | None, Fullness]]] = {}
+        self._never: dict[tuple[Ask, int], tuple[Rooms, Explanation]] = {}
+
+    def ask(self, model: Model, profile: Profile, measured: Measured) -> Ask:
+        """What a shard of the profile asks of a node."""
+        key = (model.name, profile.name)
+        if key not in self._asks:
+            self._asks[key] = ask_of(model, profile, measured)
+        return self._asks[key]
+
+    def of(self, ask: Ask) -> dict[NodeId, tuple[Room, Reason | None, Fullness]]:
+        """By node: the room that was looked at, what keeps a shard off it, and its part of the score."""
+        return self._found.setdefault(ask, {})
 
     def look(
         self, model: Model, profile: Profile, room: Room, evictable: frozenset[ReplicaId]
     ) -> tuple[Reason | None, Score]:
-        key = (model.name, profile.name, room.node.node_id)
-        known = self._found.get(key)
-        if known is None or known[0] is not room:
-            known = (room, first_reason(room, profile, evictable), _score(model, profile, room))
-            self._found[key] = known
-        return known[1], known[2]
+        """One node for one shard: what keeps it off, and how good it would be."""
+        ask = self.ask(model, profile, room.measured)
+        reason, full = _look(self.of(ask), room, ask, evictable)
+        return reason, score(model, room, full, rests=False)
+
+    def refused(self, ask: Ask, nodes: int, rooms: Rooms) -> Explanation | None:
+        """That it fits nowhere, if just that was found of these very rooms. No score has a part in it."""
+        known = self._never.get((ask, nodes))
+        return known[1] if known is not None and known[0] is rooms else None
+
+    def note(self, ask: Ask, explanation: Explanation, rooms: Rooms) -> None:
+        """Keep what can be told again."""
+        if explanation.fit is Fit.NEVER:
+            self._never[ask, explanation.nodes_needed] = (rooms, explanation)
 
 
 def explain(
@@ -104,48 +132,111 @@ def explain(
     profile: Profile,
     rooms: Rooms,
     *,
+    resting: frozenset[NodeId] = frozenset(),
     evictable: frozenset[ReplicaId] = frozenset(),
     memo: Memo | None = None,
 ) -> Explanation:
     """What the planner finds for one profile: where it goes, or what is in the way of each node."""
+    memo = memo or Memo()
+    ask = memo.ask(model, profile, _measured(rooms))
+    told = memo.refused(ask, profile.nodes, rooms)
+    if told is not None:
+        return replace(told, profile=profile.name)
     filtered: dict[Reason, list[NodeId]] = {}
     fitting: list[NodeId] = []
-    ceiling: list[NodeId] = []
     near: list[NearMiss] = []
     scores: dict[NodeId, Score] = {}
-    memo = memo or Memo()
+    known = memo.of(ask)
     for node_id, room in rooms.items():  # By id: `claims.rooms` sorts them.
-        reason, scores[node_id] = memo.look(model, profile, room, evictable)
+        reason, full = _look(known, room, ask, evictable)
+        if reason is None or reason is Reason.HELD_BY_IDLE:
+            scores[node_id] = score(model, room, full, rests=node_id in resting)
         if reason is None:
             fitting.append(node_id)
-            ceiling.append(node_id)
             continue
         filtered.setdefault(reason, []).append(node_id)
         if reason is Reason.HELD_BY_IDLE:
-            ceiling.append(node_id)
-            near.append(_near_miss(room, profile, evictable))
+            near.append(_near_miss(room, ask, evictable))
     chosen = _choose(profile, rooms, scores, fitting)
-    leaving: tuple[ReplicaId, ...] = ()
-    if chosen is not None:
-        fit = Fit.NOW
-    else:
-        # The ceiling: the same search with all that is evictable gone, fewest leaving first.
-        evict = {miss.node_id: miss.evict for miss in near}
-        emptied = _choose(profile, rooms, scores, ceiling, evict)
-        fit = Fit.NEVER if emptied is None else Fit.AFTER_EVICTION
-        leaving = tuple(sorted({name for node_id in emptied or () for name in evict.get(node_id, ())}))
-    return Explanation(
+    emptied: tuple[NodeId, ...] | None = None
+    evict = {miss.node_id: miss.evict for miss in near}
+    if chosen is None and near:
+        # The same search with all that is evictable gone, fewest leaving first.
+        emptied = _choose(profile, rooms, scores, scores, evict)
+    explanation = Explanation(
         profile=profile.name,
-        fit=fit,
-        needs=_needs(profile),
+        fit=Fit.NOW if chosen is not None else Fit.NEVER if emptied is None else Fit.AFTER_EVICTION,
+        needs=_needs(profile, ask),
         nodes_needed=profile.nodes,
         considered=len(rooms),
         filters=tuple(Filtered(reason, tuple(filtered[reason])) for reason in Reason if reason in filtered),
         fitting=tuple(fitting),
         near_misses=tuple(near),
-        leaving=leaving,
-        spots=tuple(_spot(rooms[node_id], profile) for node_id in chosen or ()),
+        leaving=tuple(sorted({name for node_id in emptied or () for name in evict.get(node_id, ())})),
+        spots=tuple(_spot(rooms[node_id], ask) for node_id in chosen or ()),
+        memory=ask.memory,
+        largest_bytes=_largest(rooms, ask) if Reason.TOO_LITTLE_MEMORY in filtered else None,
+        ports_needed=ports_needed(ask.bands),
+        ceiling=emptied or (),
     )
+    memo.note(ask, explanation, rooms)
+    return explanation
+
+
+def _look(
+    known: dict[NodeId, tuple[Room, Reason | None, Fullness]],
+    room: Room,
+    ask: Ask,
+    evictable: frozenset[ReplicaId],
+) -> tuple[Reason | None, Fullness]:
+    found = known.get(room.node.node_id)
+    if found is None or found[0] is not room:
+        found = (room, first_reason(room, ask, evictable), fullness(ask, room))
+        known[room.node.node_id] = found
+    return found[1], found[2]
+
+
+def never_because(model: Model, profile: Profile, rooms: Rooms) -> str | None:
+    """Why no waiting and no eviction ever makes it fit the nodes that are known; None: it may fit."""
+    ask = ask_of(model, profile, _measured(rooms))
+    filtered: dict[Reason, list[NodeId]] = {}
+    able: list[NodeId] = []
+    for node_id, room in rooms.items():
+        reason = never(room, ask)
+        if reason is None:
+            able.append(node_id)
+        else:
+            filtered.setdefault(reason, []).append(node_id)
+    if any(len(group) >= profile.nodes for group in _groups(profile, rooms, able)):
+        return None
+    told = Explanation(
+        profile=profile.name,
+        fit=Fit.NEVER,
+        needs=_needs(profile, ask),
+        nodes_needed=profile.nodes,
+        considered=len(rooms),
+        filters=tuple(Filtered(reason, tuple(filtered[reason])) for reason in Reason if reason in filtered),
+        fitting=(),
+        near_misses=(),
+        leaving=(),
+        spots=(),
+        largest_bytes=_largest(rooms, ask) if Reason.TOO_LITTLE_MEMORY in filtered else None,
+    )
+    short = f"; able: {counted(len(able), 'node')} of {profile.nodes} on one fabric" if able else ""
+    return told.reason() + short
+
+
+def _groups(profile: Profile, rooms: Rooms, nodes: Iterable[NodeId]) -> list[list[NodeId]]:
+    """Sets of nodes that may hold one replica together: of one fabric; and where whole nodes are taken, of
+    one size, for its members must be alike."""
+    if profile.nodes == 1:
+        return [list(nodes)]
+    found: dict[tuple[str, int], list[NodeId]] = {}
+    for node_id in nodes:
+        size = len(rooms[node_id].devices) if profile.whole_nodes else profile.gpus_per_node
+        for fabric in rooms[node_id].node.fabrics:
+            found.setdefault((fabric, size), []).append(node_id)
+    return [found[key] for key in sorted(found)]
 
 
 def _choose(
@@ -156,63 +247,67 @@ def _choose(
     evict: Mapping[NodeId, tuple[ReplicaId, ...]] = MappingProxyType({}),
 ) -> tuple[NodeId, ...] | None:
     """The best nodes for all shards, by rank; None when no fabric holds them all."""
-    nodes = list(fitting)
-    if profile.nodes == 1:
-        groups = [nodes]
-    else:
-        fabrics = sorted({fabric for node_id in nodes for fabric in rooms[node_id].node.fabrics})
-        groups = [[n for n in nodes if fabric in rooms[n].node.fabrics] for fabric in fabrics]
-    best: tuple[tuple[tuple[int, bool, bool, int, int], ...], tuple[NodeId, ...]] | None = None
-    for group in groups:
+    best: tuple[tuple[tuple[int, Score], ...], tuple[NodeId, ...]] | None = None
+    for group in _groups(profile, rooms, fitting):
         if len(group) < profile.nodes:
             continue
-        scored = sorted(((len(evict.get(node_id, ())), *scores[node_id]), node_id) for node_id in group)
-        picked = scored[: profile.nodes]
+        scored = ((len(evict.get(node_id, ())), scores[node_id], node_id) for node_id in group)
+        picked = nsmallest(profile.nodes, scored)
         # Among fabrics the one whose worst node is best; then by name, for the order is theirs.
-        rank = tuple(sorted((score for score, _ in picked), reverse=True))
-        candidate = (rank, tuple(sorted(node_id for _, node_id in picked)))
-        if best is None or candidate[0] < best[0]:
-            best = candidate
+        rank = tuple(sorted(((leaving, mark) for leaving, mark, _ in picked), reverse=True))
+        if best is None or rank < best[0]:
+            best = (rank, tuple(sorted(node_id for _, _, node_id in picked)))
     return best[1] if best else None
 
 
-def _score(model: Model, profile: Profile, room: Room) -> Score:
-    """Lower is better: weights are here; no whole node of a fabric is broken up for less than a gang, for
-    only whole ones can take one; little stays free beside it, so that other nodes stay whole too; few
-    replicas of the same model, so that one node's end does not take them all."""
-    missing = model.weights is not None and (model.name, model.weights.version) not in room.weights
-    free = len([device for device in room.devices if device.use is Use.FREE])
-    breaks = profile.nodes == 1 and bool(room.node.fabrics) and free == len(room.devices)
-    return missing, breaks, free - profile.gpus_per_node, dict(room.models).get(model.name, 0)
+def _spot(room: Room, ask: Ask) -> Spot:
+    free = [device for device in room.devices if suits(device, ask) and is_free(device, ask)]
+    return Spot(room.node.node_id, tuple(device.device_id for device in free[: ask.gpus_on(room)]))
 
 
-def _spot(room: Room, profile: Profile) -> Spot:
-    free = [device for device in room.devices if suits(device, profile) and device.use is Use.FREE]
-    return Spot(room.node.node_id, tuple(device.device_id for device in free[: profile.gpus_per_node]))
+def _ports(room: Room, ask: Ask) -> tuple[tuple[str, int], ...]:
+    found = lease(room.node.engine_ports, room.taken_ports, ask.bands)
+    assert found is not None, f"{room.node.node_id}: chosen without ports"
+    return found
 
 
-def _ports(room: Room, profile: Profile) -> tuple[tuple[str, int], ...]:
-    names = sorted({"http", *profile.extra_ports})
-    return tuple(zip(names, free_ports(room, len(names)), strict=True))
-
-
-def _near_miss(room: Room, profile: Profile, evictable: frozenset[ReplicaId]) -> NearMiss:
-    fitting = [device for device in room.devices if suits(device, profile)]
-    free = len([device for device in fitting if device.use is Use.FREE])
+def _near_miss(room: Room, ask: Ask, evictable: frozenset[ReplicaId]) -> NearMiss:
+    needed = ask.gpus_on(room)
+    fitting = [device for device in room.devices if suits(device, ask)]
+    free = len([device for device in fitting if is_free(device, ask)])
     held: dict[ReplicaId, int] = {}
     for device in fitting:
-        if device.replica_id is not None and held_by(device, evictable):
+        if device.replica_id is not None and comes_free(device, ask, evictable):
             held[device.replica_id] = held.get(device.replica_id, 0) + 1
     names = sorted(held)[:MAX_LEAVING]
     for size in range(1, len(names) + 1):
         for leaving in combinations(names, size):
-            if free + sum(held[name] for name in leaving) >= profile.gpus_per_node:
-                return NearMiss(room.node.node_id, free, profile.gpus_per_node, leaving)
-    return NearMiss(room.node.node_id, free, profile.gpus_per_node, tuple(sorted(held)))
+            if free + sum(held[name] for name in leaving) >= needed:
+                return NearMiss(room.node.node_id, free, needed, leaving)
+    return NearMiss(room.node.node_id, free, needed, tuple(sorted(held)))
 
 
-def _needs(profile: Profile) -> str:
+def _measured(rooms: Rooms) -> Measured:
+    """One and the same in every room; nothing is known where no node is."""
+    return next(iter(rooms.values())).measured if rooms else {}
+
+
+def _largest(rooms: Rooms, ask: Ask) -> int | None:
+    sizes = (
+        device.memory_total_bytes
+        for room in rooms.values()
+        for device in room.devices
+        if device.gpu_class == ask.gpu_class
+    )
+    return max((size for size in sizes if size is not None), default=None)
+
+
+def _needs(profile: Profile, ask: Ask) -> str:
     gpus = f"{profile.gpus_per_node} {profile.gpu_class}"
-    if profile.nodes == 1:
-        return f"1 node with {gpus} free"
-    return f"{profile.nodes} nodes with {gpus} free each, on one fabric"
+    what = f"a whole node of at least {gpus}" if ask.whole_nodes else f"1 node with {gpus} free"
+    if profile.nodes > 1:
+        each = f"at least {gpus} each, wholly free," if ask.whole_nodes else f"{gpus} free each,"
+        what = f"{profile.nodes} {'whole ' if ask.whole_nodes else ''}nodes with {each} on one fabric"
+    if ask.memory.size_bytes is None or ask.memory.source is None:
+        return what
+    return f"{what}, {gib(ask.memory.size_bytes)} on each GPU ({ask.memory.source.value})"
