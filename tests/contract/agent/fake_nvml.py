@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any
@@ -20,11 +21,21 @@ class Gpu:
     total: int = 80 << 30
     used: int = 1 << 30
     lost: bool = False
+    #: It does not even tell its name any more.
+    nameless: bool = False
     remap_failed: bool = False
+    remap_pending: bool = False
+    #: nvmlDeviceGpuRecoveryAction_t; None: this driver does not tell.
+    recovery: int | None = None
+    #: nvmlClocksEventReasons.
+    slowed: int = 0
+    #: mJ since the driver was loaded; None: not supported.
+    energy: int | None = None
     ecc_errors: int | None = 0
     temperature: int = 40
     power_mw: int | None = 72_000
     processes: list[tuple[int, int | None]] = field(default_factory=list)
+    drawing: list[tuple[int, int | None]] = field(default_factory=list)
 
 
 class FakeNvml:
@@ -34,6 +45,7 @@ class FakeNvml:
     nvmlEventTypeXidCriticalError = 8
     NVML_MEMORY_ERROR_TYPE_UNCORRECTED = 1
     NVML_VOLATILE_ECC = 0
+    NVML_FI_DEV_GET_GPU_RECOVERY_ACTION = 230
 
     def __init__(self, gpus: list[Gpu], *, usable: bool = True, events: bool = True) -> None:
         self.gpus = gpus
@@ -42,18 +54,31 @@ class FakeNvml:
         self.pending: list[tuple[Gpu, int]] = []
         self.driver_hangs = False
         self.shut = False
+        #: Set by a test that wants calls to hang until it lets go.
+        self.gate: threading.Event | None = None
+        #: A question asked after nvmlShutdown, or from two threads at a time, is a bug of ours.
+        self.open = False
+        self.threads: set[int] = set()
+        self.registered: list[str] = []
 
     def nvmlInit(self) -> None:
         if not self.usable:
             raise NVMLError("NVML Shared Library Not Found")
+        if self.driver_hangs:
+            raise NVMLError("Driver Not Loaded")
+        self.open = True
 
     def nvmlShutdown(self) -> None:
-        self.shut = True
+        self.shut, self.open = True, False
 
     def nvmlSystemGetDriverVersion(self) -> str:
         return "570.1"
 
     def nvmlDeviceGetCount(self) -> int:
+        assert self.open, "asked of a library that was shut down"
+        self.threads.add(threading.get_ident())
+        if self.gate is not None:
+            self.gate.wait()
         if self.driver_hangs:
             raise NVMLError("Driver Not Loaded")
         return len(self.gpus)
@@ -68,6 +93,8 @@ class FakeNvml:
         return gpu
 
     def nvmlDeviceGetUUID(self, gpu: Gpu) -> str:
+        if gpu.nameless:
+            raise NVMLError("Unknown Error")
         return self._alive(gpu).uuid
 
     def nvmlDeviceGetName(self, gpu: Gpu) -> bytes:
@@ -86,7 +113,23 @@ class FakeNvml:
         return gpu.temperature
 
     def nvmlDeviceGetRemappedRows(self, gpu: Gpu) -> list[int]:
-        return [0, 0, 0, int(gpu.remap_failed)]
+        return [0, 0, int(gpu.remap_pending), int(gpu.remap_failed)]
+
+    def nvmlDeviceGetRetiredPagesPendingStatus(self, gpu: Gpu) -> int:
+        raise NVMLError("Not Supported")
+
+    def nvmlDeviceGetFieldValues(self, gpu: Gpu, fields: list[int]) -> list[Any]:
+        assert fields == [self.NVML_FI_DEV_GET_GPU_RECOVERY_ACTION]
+        known = gpu.recovery is not None
+        return [SimpleNamespace(nvmlReturn=0 if known else 3, value=SimpleNamespace(uiVal=gpu.recovery or 0))]
+
+    def nvmlDeviceGetCurrentClocksEventReasons(self, gpu: Gpu) -> int:
+        return gpu.slowed
+
+    def nvmlDeviceGetTotalEnergyConsumption(self, gpu: Gpu) -> int:
+        if gpu.energy is None:
+            raise NVMLError("Not Supported")
+        return gpu.energy
 
     def nvmlDeviceGetTotalEccErrors(self, gpu: Gpu, kind: int, counter: int) -> int:
         assert (kind, counter) == (1, 0)
@@ -97,6 +140,9 @@ class FakeNvml:
     def nvmlDeviceGetComputeRunningProcesses(self, gpu: Gpu) -> list[Any]:
         return [SimpleNamespace(pid=pid, usedGpuMemory=used) for pid, used in gpu.processes]
 
+    def nvmlDeviceGetGraphicsRunningProcesses(self, gpu: Gpu) -> list[Any]:
+        return [SimpleNamespace(pid=pid, usedGpuMemory=used) for pid, used in gpu.drawing]
+
     def nvmlEventSetCreate(self) -> object:
         if not self.events_supported:
             raise NVMLError("Not Supported")
@@ -104,6 +150,10 @@ class FakeNvml:
 
     def nvmlDeviceRegisterEvents(self, gpu: Gpu, kinds: int, events: object) -> None:
         assert kinds == self.nvmlEventTypeXidCriticalError
+        self.registered.append(gpu.uuid)
+
+    def nvmlEventSetFree(self, events: object) -> None:
+        self.registered.clear()
 
     def nvmlEventSetWait_v2(self, events: object, timeout_ms: int) -> Any:
         if not self.pending:

@@ -9,11 +9,11 @@ from hypothesis import strategies as st
 from llmgw_agent.core.devices import (
     Device,
     DeviceState,
+    ForeignProcess,
+    brief,
     gpu_class_of,
-    health_changed,
-    with_missing,
-    xid_reason,
 )
+from llmgw_agent.core.faults import xid
 from llmgw_agent.core.paths import file_path, folder_name
 from llmgw_agent.core.sizes import parse_size, show_size
 from llmgw_agent.core.weights import WeightsKey, parse_listing
@@ -136,26 +136,21 @@ def test_gpu_classes(product: str, gpu_class: str) -> None:
     assert gpu_class_of(product) == gpu_class
 
 
-def test_only_xids_of_the_device_make_it_unhealthy() -> None:
-    assert [xid_reason(code) for code in (13, 31, 43, 45)] == [None] * 4
-    assert [xid_reason(code) for code in (48, 79, 94)] == ["xid_48", "xid_79", "xid_94"]
-
-
 def device(name: str, **fields: Any) -> Device:
     return Device(DeviceId(name), int(name[-1]), "H100", "nvidia", **fields)
 
 
-def test_a_device_that_is_gone_is_missing_not_one_less() -> None:
-    before = (device("gpu-0", temperature_celsius=60.0), device("gpu-1"))
-    after = with_missing(before, (device("gpu-1"),))
-    assert [(one.device_id, one.state, one.reason) for one in after] == [
-        ("gpu-0", DeviceState.MISSING, "vanished"),
-        ("gpu-1", DeviceState.HEALTHY, None),
-    ]
-    assert after[0].temperature_celsius is None
-    assert health_changed(before, after)
-    assert with_missing(after, before)[0].state is DeviceState.HEALTHY, "it is back"
-
-
-def test_a_warmer_device_is_no_change_of_health() -> None:
-    assert not health_changed((device("gpu-0"),), (device("gpu-0", temperature_celsius=70.0),))
+def test_only_a_changed_state_fault_or_user_is_told_at_once() -> None:
+    cool = device("gpu-0", temperature_celsius=40.0)
+    assert brief((cool,)) == brief((device("gpu-0", temperature_celsius=70.0),))
+    different: tuple[dict[str, Any], ...] = (
+        {"state": DeviceState.MISSING, "reason": "vanished"},
+        {"fault": xid(13, 5.0)},
+        {"notes": ("slowed down by heat",)},
+        {"foreign": (ForeignProcess(7, "python3", "eve", 1),)},
+    )
+    for news in different:
+        assert brief((cool,)) != brief((device("gpu-0", **news),)), news
+    on_it = ForeignProcess(7, "python3", "eve", 1)
+    grown = ForeignProcess(7, "python3", "eve", 2)
+    assert brief((device("gpu-0", foreign=(on_it,)),)) == brief((device("gpu-0", foreign=(grown,)),))

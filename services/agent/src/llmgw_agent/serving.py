@@ -18,9 +18,13 @@ from llmgw_agent.adapters import machine, nvidia, processes
 from llmgw_agent.adapters.admin import AgentMetrics, application, metrics_application
 from llmgw_agent.adapters.declared import DeclaredDevices
 from llmgw_agent.adapters.engine_http import AiohttpEngine
+from llmgw_agent.adapters.engine_load import EngineLoad
+from llmgw_agent.adapters.fault_memory import FaultMemory
 from llmgw_agent.adapters.fetching import FetchLimits, Weights
 from llmgw_agent.adapters.journal import Journal
+from llmgw_agent.adapters.log_files import LogFile
 from llmgw_agent.adapters.mirror_client import MirrorClient
+from llmgw_agent.adapters.ownership import Ownership
 from llmgw_agent.adapters.stream import dial
 from llmgw_agent.adapters.weights_store import WeightsStore
 from llmgw_agent.core.devices import Device, Inventory
@@ -138,9 +142,14 @@ class _Agent:
 
     def _device_provider(self) -> "DeviceProvider":
         if self._settings.provider == "nvidia":
-            return nvidia.NvidiaDevices(nvidia.load_nvml(), ours=nvidia.ours(lambda: self.node.leaders()))
+            owners = Ownership(lambda: self.node.leaders(), self._folder.owner_id())
+            return nvidia.NvidiaDevices(
+                nvidia.load_nvml(), holder=owners.holder, clock=self._clock,
+                memory=FaultMemory(self._folder.state / "device_faults.json", self._boot_id),
+                quiet_s=self._settings.device_quiet_s,
+            )  # fmt: skip
         state_file = self._settings.devices_state_file or self._folder.state / "devices.json"
-        return DeclaredDevices(self._settings.declared(), state_file)
+        return DeclaredDevices(self._settings.declared(), state_file, self._clock)
 
     def _world(self, http: aiohttp.ClientSession) -> World:
         settings = self._settings

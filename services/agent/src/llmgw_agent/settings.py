@@ -149,6 +149,9 @@ class AgentSettings(ServiceSettings):
     refresh_interval_s: float = Field(
         5.0, gt=0, description="seconds between two looks at devices, disk and weights"
     )
+    device_quiet_s: float = Field(
+        600.0, gt=0, description="seconds without another fault before a suspect GPU is used again"
+    )
 
     log_level: Literal["debug", "info", "warning", "error"] = Field("info", description="least that is said")
     log_style: Literal["text", "json"] = Field("text", description="how a line of the log looks")

@@ -2,6 +2,8 @@
 
 from llmgw.v1 import agent_pb2 as pb
 from llmgw_agent.core.devices import Device, DeviceState, Inventory
+from llmgw_agent.core.faults import FaultClass
+from llmgw_agent.core.load import Level, Load
 from llmgw_agent.core.plan import Wanted, Wish
 from llmgw_agent.core.shard import Shard, ShardState
 from llmgw_agent.core.spec import ShardSpec, WeightsRef, check_spec
@@ -43,6 +45,11 @@ _DEVICE_STATES = {
     DeviceState.HEALTHY: pb.DEVICE_STATE_HEALTHY,
     DeviceState.UNHEALTHY: pb.DEVICE_STATE_UNHEALTHY,
     DeviceState.MISSING: pb.DEVICE_STATE_MISSING,
+}
+_FAULT_CLASSES = {
+    FaultClass.APP: pb.FAULT_CLASS_APP,
+    FaultClass.SUSPECT: pb.FAULT_CLASS_SUSPECT,
+    FaultClass.FATAL: pb.FAULT_CLASS_FATAL,
 }
 _WISHES = {pb.SHARD_WISH_RUN: Wish.RUN, pb.SHARD_WISH_DRAIN: Wish.DRAIN, pb.SHARD_WISH_STOP: Wish.STOP}
 
@@ -116,8 +123,21 @@ def device_to(one: Device) -> pb.Device:
         memory_total_bytes=one.memory_total_bytes, memory_used_bytes=one.memory_used_bytes,
         foreign_used_bytes=one.foreign_used_bytes, temperature_celsius=one.temperature_celsius,
         power_watts=one.power_watts, driver_version=one.driver_version,
-        state=_DEVICE_STATES[one.state], reason=one.reason,
+        state=_DEVICE_STATES[one.state], reason=one.reason, since_unix_s=one.since, notes=one.notes,
+        foreign=[
+            pb.ForeignProcess(pid=f.pid, name=f.name or "", user=f.user or "", memory_bytes=f.memory_bytes)
+            for f in one.foreign
+        ],
     )  # fmt: skip
+    if one.fault is not None:
+        fault = one.fault
+        m.fault.CopyFrom(
+            pb.DeviceFault(
+                fault_class=_FAULT_CLASSES[fault.fault_class], reason=fault.reason, text=fault.text,
+                at_unix_s=fault.at,
+            )
+        )  # fmt: skip
+    return m
 
 
 def inventory_to(one: Inventory) -> pb.Inventory:

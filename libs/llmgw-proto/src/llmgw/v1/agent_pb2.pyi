@@ -425,6 +425,7 @@ class Device(_message.Message):
     SINCE_UNIX_S_FIELD_NUMBER: _builtins.int
     FAULT_FIELD_NUMBER: _builtins.int
     FOREIGN_FIELD_NUMBER: _builtins.int
+    NOTES_FIELD_NUMBER: _builtins.int
     device_id: _builtins.str
     """Unique on its node and stable over restarts: the vendor's UUID, or the declared name."""
     index: _builtins.int
@@ -445,10 +446,14 @@ class Device(_message.Message):
     """Unix seconds by the node's clock, since when it is in this state; absent: since before it was watched."""
     @_builtins.property
     def fault(self) -> Global___DeviceFault:
-        """Of the newest fault, healed or not."""
+        """Why it is not healthy, or else the newest it had."""
 
     @_builtins.property
     def foreign(self) -> _containers.RepeatedCompositeFieldContainer[Global___ForeignProcess]: ...
+    @_builtins.property
+    def notes(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Things to know that hurt nobody yet, for people: "slowed down by heat", ..."""
+
     def __init__(
         self,
         *,
@@ -467,10 +472,11 @@ class Device(_message.Message):
         since_unix_s: _builtins.float | None = ...,
         fault: Global___DeviceFault | None = ...,
         foreign: _abc.Iterable[Global___ForeignProcess] | None = ...,
+        notes: _abc.Iterable[_builtins.str] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_driver_version", b"_driver_version", "_foreign_used_bytes", b"_foreign_used_bytes", "_memory_total_bytes", b"_memory_total_bytes", "_memory_used_bytes", b"_memory_used_bytes", "_power_watts", b"_power_watts", "_reason", b"_reason", "_since_unix_s", b"_since_unix_s", "_temperature_celsius", b"_temperature_celsius", "driver_version", b"driver_version", "fault", b"fault", "foreign_used_bytes", b"foreign_used_bytes", "memory_total_bytes", b"memory_total_bytes", "memory_used_bytes", b"memory_used_bytes", "power_watts", b"power_watts", "reason", b"reason", "since_unix_s", b"since_unix_s", "temperature_celsius", b"temperature_celsius"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_driver_version", b"_driver_version", "_foreign_used_bytes", b"_foreign_used_bytes", "_memory_total_bytes", b"_memory_total_bytes", "_memory_used_bytes", b"_memory_used_bytes", "_power_watts", b"_power_watts", "_reason", b"_reason", "_since_unix_s", b"_since_unix_s", "_temperature_celsius", b"_temperature_celsius", "device_id", b"device_id", "driver_version", b"driver_version", "fault", b"fault", "foreign", b"foreign", "foreign_used_bytes", b"foreign_used_bytes", "gpu_class", b"gpu_class", "index", b"index", "memory_total_bytes", b"memory_total_bytes", "memory_used_bytes", b"memory_used_bytes", "power_watts", b"power_watts", "reason", b"reason", "since_unix_s", b"since_unix_s", "state", b"state", "temperature_celsius", b"temperature_celsius", "vendor", b"vendor"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_driver_version", b"_driver_version", "_foreign_used_bytes", b"_foreign_used_bytes", "_memory_total_bytes", b"_memory_total_bytes", "_memory_used_bytes", b"_memory_used_bytes", "_power_watts", b"_power_watts", "_reason", b"_reason", "_since_unix_s", b"_since_unix_s", "_temperature_celsius", b"_temperature_celsius", "device_id", b"device_id", "driver_version", b"driver_version", "fault", b"fault", "foreign", b"foreign", "foreign_used_bytes", b"foreign_used_bytes", "gpu_class", b"gpu_class", "index", b"index", "memory_total_bytes", b"memory_total_bytes", "memory_used_bytes", b"memory_used_bytes", "notes", b"notes", "power_watts", b"power_watts", "reason", b"reason", "since_unix_s", b"since_unix_s", "state", b"state", "temperature_celsius", b"temperature_celsius", "vendor", b"vendor"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__driver_version: _TypeAlias = _typing.Literal["driver_version"]  # noqa: Y015
     _WhichOneofArgType__driver_version: _TypeAlias = _typing.Literal["_driver_version", b"_driver_version"]  # noqa: Y015

@@ -1,6 +1,7 @@
 """Devices from configuration: for labs, tests, and engines on the CPU.
 
-Their health follows a small file, so that a test can break a GPU while everything runs.
+Their health follows a small file, looked at as often as real devices are, so that a lab or a test can break
+a GPU, or put somebody else on it, while everything runs.
 """
 
 import json
@@ -8,9 +9,12 @@ import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from llmgw_agent.adapters.files import write_json
-from llmgw_agent.core.devices import Device, DeviceState
+from llmgw_agent.core.devices import Device, DeviceState, ForeignProcess
+from llmgw_agent.core.faults import named
+from llmgw_kit.clock import Clock
 from llmgw_kit.errors import InvalidRequest, NotFound
 from llmgw_kit.ids import DeviceId
 from llmgw_kit.names import did_you_mean
@@ -20,19 +24,29 @@ log = logging.getLogger(__name__)
 
 class DeclaredDevices:
     """`state_file` holds {"gpu-0": {"state": "unhealthy", "reason": "xid_79"}}; what it does not name
-    is healthy. It need not exist."""
+    is healthy. It need not exist. Besides `state` (healthy, unhealthy, missing) and `reason` an entry may
+    hold `notes` (texts) and `foreign` ([{"pid": 7, "name": "python3", "user": "eve", "memory_bytes": 9}])."""
 
-    def __init__(self, devices: Sequence[Device], state_file: Path) -> None:
-        self._devices = tuple(devices)
+    def __init__(self, devices: Sequence[Device], state_file: Path, clock: Clock) -> None:
+        self._devices = {one.device_id: one for one in devices}
         self._state_file = state_file
-        self._last: dict[str, dict[str, str]] = {}
+        self._clock = clock
+        self._last: dict[str, Any] = {}
 
     async def read(self) -> tuple[Device, ...]:
         """All declared devices with the states of the file."""
-        states = self._states()
-        return tuple(self._with_state(one, states.get(one.device_id)) for one in self._devices)
+        states, now = self._states(), self._clock.unix_s()
+        for name, before in self._devices.items():
+            told = states.get(name)
+            try:
+                after = _told(before, told if isinstance(told, dict) else {}, now)
+            except (TypeError, ValueError, KeyError, AttributeError) as e:
+                log.warning("device states %s: %s makes no sense (%r)", self._state_file, name, e)
+                continue
+            self._devices[name] = after
+        return tuple(self._devices.values())
 
-    def _states(self) -> dict[str, dict[str, str]]:
+    def _states(self) -> dict[str, Any]:
         try:
             states = json.loads(self._state_file.read_text())
             if not isinstance(states, dict):
@@ -45,17 +59,6 @@ class DeclaredDevices:
             return self._last
         self._last = states
         return self._last
-
-    @staticmethod
-    def _with_state(device: Device, told: Mapping[str, str] | None) -> Device:
-        if not told:
-            return device
-        try:
-            state = DeviceState(str(told.get("state", "healthy")).lower())
-        except ValueError:
-            state = DeviceState.UNHEALTHY
-        reason = None if state is DeviceState.HEALTHY else str(told.get("reason", "declared"))
-        return replace(device, state=state, reason=reason)
 
     def set_state(self, device_id: str, state: DeviceState, reason: str | None) -> None:
         """Change the file. Raises NotFound for a device that was not declared."""
@@ -72,7 +75,7 @@ class DeclaredDevices:
         return {}
 
     def _known(self, device_id: str) -> None:
-        known = [one.device_id for one in self._devices]
+        known = list(self._devices)
         if device_id not in known:
             raise NotFound(
                 f"this node has no device {device_id!r}{did_you_mean(device_id, known)}",
@@ -81,6 +84,30 @@ class DeclaredDevices:
 
     def close(self) -> None:
         """Nothing is held."""
+
+
+def _told(device: Device, told: Mapping[str, Any], now: float) -> Device:
+    """As the file has it now; `since` and the fault begin where state and reason change."""
+    try:
+        state = DeviceState(str(told.get("state", "healthy")).lower())
+    except ValueError:
+        state = DeviceState.UNHEALTHY
+    reason = None if state is DeviceState.HEALTHY else str(told.get("reason", "declared"))
+    foreign = tuple(
+        ForeignProcess(int(one["pid"]), one.get("name"), one.get("user"), one.get("memory_bytes"))
+        for one in told.get("foreign", ())
+    )
+    sizes = [one.memory_bytes for one in foreign]
+    known = [int(size) for size in sizes if size is not None]
+    foreign_bytes = None if len(known) < len(sizes) or not sizes else sum(known)
+    after = replace(
+        device, foreign=foreign, foreign_used_bytes=foreign_bytes,
+        notes=tuple(str(note) for note in told.get("notes", ())),
+    )  # fmt: skip
+    if (state, reason) == (device.state, device.reason):
+        return after
+    fault = device.fault if reason is None else named(reason, now)
+    return replace(after, state=state, reason=reason, since=now, fault=fault)
 
 
 def parse_state(word: str) -> DeviceState:

@@ -1,26 +1,31 @@
-"""NVIDIA GPUs through NVML (nvidia-ml-py). Field names and codes: the NVML API reference.
+"""NVIDIA GPUs through NVML (nvidia-ml-py): what each is and shows, and whether it is fit for work.
 
-NVML blocks, for seconds when a driver is in trouble, so it is called on a thread of its own.
+NVML blocks, for seconds when a driver is in trouble and for ever when it hangs, so one thread does nothing
+but ask it (`nvml_reading.py`). Everything else, whose a process is included, is decided on the event loop:
+no other state of the agent is touched from that thread.
 """
 
 import asyncio
 import logging
-import os
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
+from dataclasses import replace
+from typing import Any, Protocol
 
-from llmgw_agent.core.devices import Device, DeviceState, gpu_class_of, with_missing, xid_reason
+from llmgw_agent.adapters.nvml_reading import Nvml, Reader, Readings
+from llmgw_agent.core.devices import Device, DeviceState, Holder, shared_out
+from llmgw_agent.core.faults import sign, xid
+from llmgw_agent.core.health import QUIET_S, Health, Sight, event, look
+from llmgw_kit.clock import Clock
 from llmgw_kit.errors import NotFound, StartupError, Unavailable
 from llmgw_kit.ids import DeviceId
 
 log = logging.getLogger(__name__)
 
-VENDOR = "nvidia"
-
-
-#: The module pynvml, or what a test puts in its place. It has no types of its own.
-Nvml = Any
+#: Asking eight GPUs everything takes some milliseconds each; longer and we go on with what was seen last.
+PATIENCE_S = 10.0
+#: A driver that has not answered for so long is a fault of all its devices.
+SILENT_S = 60.0
 
 
 def load_nvml() -> Nvml:
@@ -30,20 +35,26 @@ def load_nvml() -> Nvml:
     return pynvml
 
 
+class Remembers(Protocol):
+    """Faults over a restart of the agent."""
+
+    def read(self) -> dict[DeviceId, Health]: ...
+    def keep(self, devices: Mapping[DeviceId, Health]) -> None: ...
+
+
 class NvidiaDevices:
     """All GPUs NVML shows, under their UUIDs. One that is gone stays on the list as MISSING."""
 
-    def __init__(self, nvml: Nvml, *, ours: Callable[[int], bool | None]) -> None:
-        """`ours` tells whether a pid belongs to an engine this agent started, None when it cannot tell.
-
-        Raises StartupError when NVML cannot be used."""
-        self._nvml = nvml
-        self._ours = ours
-        self._known: tuple[Device, ...] = ()
-        self._xids: dict[str, str] = {}
+    def __init__(
+        self, nvml: Nvml, *, holder: Callable[[int, int | None], Holder], clock: Clock,
+        memory: Remembers, quiet_s: float = QUIET_S,
+    ) -> None:  # fmt: skip
+        """`holder` tells whose a pid is. Raises StartupError when NVML cannot be used."""
+        self._holder, self._clock, self._memory, self._quiet_s = holder, clock, memory, quiet_s
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="nvml")
+        self._reader = Reader(nvml)
         try:
-            nvml.nvmlInit()
+            self._reader.start()
         except nvml.NVMLError as e:
             raise StartupError(
                 f"the NVIDIA management library cannot be used: {e}",
@@ -52,147 +63,109 @@ class NvidiaDevices:
                     "on a node without NVIDIA GPUs set inventory: declared",
                 ],
             ) from None
-        self._driver = _text(nvml.nvmlSystemGetDriverVersion())
-        self._events = self._listen()
-
-    def _listen(self) -> Any:
-        """Register for Xid events; None where the driver has none."""
-        nvml = self._nvml
-        try:
-            events = nvml.nvmlEventSetCreate()
-            for index in range(nvml.nvmlDeviceGetCount()):
-                handle = nvml.nvmlDeviceGetHandleByIndex(index)
-                nvml.nvmlDeviceRegisterEvents(handle, nvml.nvmlEventTypeXidCriticalError, events)
-        except nvml.NVMLError as e:
-            log.warning("NVML tells no Xid events here (%s); a failing GPU shows only by its other signs", e)
-            return None
-        return events
+        self._known: dict[DeviceId, Device] = {}
+        self._health = memory.read()
+        self._one_reader = asyncio.Lock()
+        self._asking: asyncio.Future[Readings] | None = None
+        #: Monotonic, of the first question that was not answered since the last answer.
+        self._unanswered_s: float | None = None
 
     async def read(self) -> tuple[Device, ...]:
-        """Raises Unavailable when the driver does not answer."""
+        """Raises Unavailable when the driver does not answer, and it has not been silent for long."""
+        async with self._one_reader:
+            return await self._read()
+
+    async def _read(self) -> tuple[Device, ...]:
+        asked_s = self._clock.monotonic_s()
         try:
-            seen = await asyncio.get_running_loop().run_in_executor(self._thread, self._read)
-        except self._nvml.NVMLError as e:
+            readings = await self._ask()
+        except Unavailable as e:
+            self._unanswered_s = asked_s if self._unanswered_s is None else self._unanswered_s
+            if self._clock.monotonic_s() - self._unanswered_s < SILENT_S or not self._known:
+                raise
+            log.error("%s; its GPUs are taken for unhealthy", e.text)
+            fault = sign("driver_silent", self._clock.unix_s())
+            for name in self._known:
+                self._health[name] = event(self._health[name], fault)
+            return self._told()
+        self._unanswered_s = None
+        self._take(readings)
+        return self._told()
+
+    async def _ask(self) -> Readings:
+        """One question at a time: a hung one is waited for, not asked beside."""
+        if self._asking is None:
+            self._asking = asyncio.get_running_loop().run_in_executor(self._thread, self._reader.read)
+        timer = asyncio.create_task(self._clock.sleep(PATIENCE_S))
+        try:
+            waited: set[asyncio.Future[Any]] = {self._asking, timer}
+            await asyncio.wait(waited, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            timer.cancel()
+            await asyncio.gather(timer, return_exceptions=True)
+        if not self._asking.done():
+            raise Unavailable(f"NVML has not answered for {PATIENCE_S:g} s", code="nvml")
+        asking, self._asking = self._asking, None
+        try:
+            return asking.result()
+        except self._reader.error as e:
             raise Unavailable(f"NVML does not answer: {e}", code="nvml") from None
-        self._known = with_missing(self._known, seen)
-        return self._known
 
-    def _read(self) -> tuple[Device, ...]:
-        self._drain_events()
-        found = []
-        for index in range(self._nvml.nvmlDeviceGetCount()):
-            device = self._device(index)
-            if device is not None:
-                found.append(device)
-        return tuple(found)
+    def _take(self, readings: Readings) -> None:
+        now = self._clock.unix_s()
+        here = {one.device.device_id: one for one in readings.devices}
+        for name, reading in here.items():
+            shared = None
+            if reading.processes is not None:
+                shared = shared_out(self._holder(pid, size) for pid, size in reading.processes)
+            self._known[name] = replace(
+                reading.device, foreign_used_bytes=shared.foreign_bytes if shared else None,
+                foreign=shared.foreign if shared else (), own=shared.own if shared else (),
+            )  # fmt: skip
+        gone = self._known.keys() - here.keys()
+        for code, told in readings.xids:
+            # A GPU that fell off the bus may not even tell its name any more.
+            named = [told] if told is not None else sorted(gone)
+            log.error("GPU %s: Xid %d", ", ".join(named) or "(does not say which)", code)
+            for one in named:
+                self._health[one] = event(self._health.get(one, Health()), xid(code, now))
+        for name in self._known:
+            sight = here[name].sight if name in here else Sight(here=False)
+            before = self._health.get(name, Health())
+            after = look(before, sight, now, quiet_s=self._quiet_s)
+            if (before.state, before.reason) != (after.state, after.reason):
+                log.warning("GPU %s: %s %s", name, after.state.value, after.reason or "")
+            self._health[name] = after
+        self._memory.keep({name: self._health[name] for name in self._known})
 
-    def _drain_events(self) -> None:
-        if self._events is None:
-            return
-        nvml = self._nvml
-        while True:
-            try:
-                event = nvml.nvmlEventSetWait_v2(self._events, 0)
-            except nvml.NVMLError:
-                return  # a time-out: nothing more has happened
-            reason = xid_reason(int(event.eventData))
-            if reason is not None:
-                uuid = self._ask(nvml.nvmlDeviceGetUUID, event.device)
-                log.error("GPU %s: Xid %d", uuid or "(does not say which)", int(event.eventData))
-                if uuid is not None:
-                    # For as long as this agent runs: what clears it is a reset, and a look by somebody.
-                    self._xids.setdefault(_text(uuid), reason)
-
-    def _device(self, index: int) -> Device | None:
-        nvml = self._nvml
-        try:
-            handle = nvml.nvmlDeviceGetHandleByIndex(index)
-            uuid = _text(nvml.nvmlDeviceGetUUID(handle))
-            name = _text(nvml.nvmlDeviceGetName(handle))
-        except nvml.NVMLError as e:
-            # Fallen off the bus: it still counts, and answers nothing.
-            log.error("GPU %d does not answer: %s", index, e)
-            return None
-        memory = self._ask(nvml.nvmlDeviceGetMemoryInfo, handle)
-        power_mw = self._ask(nvml.nvmlDeviceGetPowerUsage, handle)
-        reason = self._xids.get(uuid) or self._memory_fault(handle)
-        return Device(
-            device_id=DeviceId(uuid), index=index, gpu_class=gpu_class_of(name), vendor=VENDOR,
-            memory_total_bytes=None if memory is None else int(memory.total),
-            memory_used_bytes=None if memory is None else int(memory.used),
-            foreign_used_bytes=self._foreign(handle),
-            temperature_celsius=self._ask(nvml.nvmlDeviceGetTemperature, handle, 0),
-            power_watts=None if power_mw is None else power_mw / 1000,
-            driver_version=self._driver,
-            state=DeviceState.HEALTHY if reason is None else DeviceState.UNHEALTHY, reason=reason,
-        )  # fmt: skip
-
-    def _ask(self, question: Callable[..., Any], *arguments: Any) -> Any:
-        """None where this device or driver does not tell."""
-        try:
-            return question(*arguments)
-        except self._nvml.NVMLError:
-            return None
-
-    def _memory_fault(self, handle: Any) -> str | None:
-        """Uncorrected ECC errors since the driver was loaded, or rows that could not be remapped."""
-        nvml = self._nvml
-        rows = self._ask(nvml.nvmlDeviceGetRemappedRows, handle)
-        if rows is not None and rows[3]:
-            return "row_remap_failed"
-        errors = self._ask(
-            nvml.nvmlDeviceGetTotalEccErrors,
-            handle,
-            nvml.NVML_MEMORY_ERROR_TYPE_UNCORRECTED,
-            nvml.NVML_VOLATILE_ECC,
-        )
-        return "ecc_uncorrectable" if errors else None
-
-    def _foreign(self, handle: Any) -> int | None:
-        """Memory of processes that are not ours; None when of one of them neither can be told (another
-        user's, or a container that sees other pids than NVML): part of a sum is not the sum."""
-        processes = self._ask(self._nvml.nvmlDeviceGetComputeRunningProcesses, handle)
-        if processes is None:
-            return None
-        total = 0
-        for one in processes:
-            owned = self._ours(int(one.pid))
-            if owned:
-                continue
-            if owned is None or one.usedGpuMemory is None:
-                return None
-            total += int(one.usedGpuMemory)
-        return total
+    def _told(self) -> tuple[Device, ...]:
+        told = [_with_health(device, self._health[name]) for name, device in self._known.items()]
+        return tuple(sorted(told, key=lambda one: (one.index, one.device_id)))
 
     def visible(self, device_ids: Sequence[DeviceId]) -> Mapping[str, str]:
         """CUDA numbers devices by speed unless told otherwise; UUIDs and the bus order leave no doubt."""
-        known = {one.device_id for one in self._known if one.state is not DeviceState.MISSING}
         for one in device_ids:
-            if one not in known:
+            if one not in self._known or not self._health[one].here:
                 raise NotFound(f"this node has no device {one!r} now")
         # Empty hides them all: an engine that was given none must not find one by itself.
         return {"CUDA_VISIBLE_DEVICES": ",".join(device_ids), "CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
 
     def close(self) -> None:
-        """Let NVML go."""
+        """Let NVML go; not waited for, as a hung driver would never let us."""
         self._thread.shutdown(wait=False, cancel_futures=True)
-        try:
-            self._nvml.nvmlShutdown()
-        except self._nvml.NVMLError as e:
-            log.warning("NVML did not shut down: %s", e)
+        if self._asking is None:
+            self._reader.stop()
 
 
-def ours(leaders: Callable[[], Sequence[int]]) -> Callable[[int], bool | None]:
-    """Whether a pid is in a session that one of our engines leads; None for a pid not to be seen here."""
-
-    def check(pid: int) -> bool | None:
-        try:
-            return os.getsid(pid) in leaders()
-        except ProcessLookupError:
-            return None
-
-    return check
-
-
-def _text(value: Any) -> str:
-    return value.decode() if isinstance(value, bytes) else str(value)
+def _with_health(device: Device, health: Health) -> Device:
+    told = replace(
+        device, state=health.state, reason=health.reason, since=health.since, fault=health.shown,
+        notes=health.notes,
+    )  # fmt: skip
+    if health.state is not DeviceState.MISSING:
+        return told
+    # Nothing it last showed is true any more.
+    return replace(
+        told, memory_used_bytes=None, foreign_used_bytes=None, temperature_celsius=None, power_watts=None,
+        foreign=(), own=(),
+    )  # fmt: skip

@@ -1,8 +1,10 @@
-"""GPUs as the agent reports them, and what their vendor's codes mean."""
+"""GPUs as the agent reports them: what they are, what they show, and who uses their memory."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import Enum
 
+from llmgw_agent.core.faults import Fault
 from llmgw_kit.ids import DeviceId
 
 
@@ -10,6 +12,68 @@ class DeviceState(Enum):
     HEALTHY = "healthy"
     UNHEALTHY = "unhealthy"
     MISSING = "missing"
+
+
+@dataclass(frozen=True)
+class ForeignProcess:
+    """A process with memory on a device that no agent of ours started. None: it cannot be seen from here."""
+
+    pid: int
+    name: str | None
+    user: str | None
+    memory_bytes: int | None
+
+
+@dataclass(frozen=True)
+class OwnUse:
+    """What one engine of ours has of a device; `pid` is its first process's."""
+
+    pid: int
+    memory_bytes: int
+
+
+@dataclass(frozen=True)
+class Holder:
+    """A process that the driver says has memory on a device."""
+
+    pid: int
+    #: None: the driver does not tell.
+    memory_bytes: int | None
+    #: First process of the engine of ours it belongs to; None: it is of none, as far as can be seen.
+    engine_pid: int | None
+    #: False: there is no such process in this agent's /proc, so whose it is cannot be told.
+    seen: bool
+    name: str | None = None
+    user: str | None = None
+
+
+@dataclass(frozen=True)
+class Holders:
+    """Whose a device's memory is. The parts never exceed the whole."""
+
+    own: tuple[OwnUse, ...] = ()
+    foreign: tuple[ForeignProcess, ...] = ()
+    #: None: of some process it cannot be told, and part of a sum is not the sum.
+    foreign_bytes: int | None = 0
+
+
+def shared_out(holders: Iterable[Holder]) -> Holders:
+    """Own engines apart from the rest, by pid; one engine's processes are summed."""
+    own: dict[int, int] = {}
+    foreign: list[ForeignProcess] = []
+    foreign_bytes: int | None = 0
+    for one in sorted(holders, key=lambda holder: holder.pid):
+        if one.engine_pid is not None:
+            own[one.engine_pid] = own.get(one.engine_pid, 0) + (one.memory_bytes or 0)
+            continue
+        if not one.seen or one.memory_bytes is None:
+            foreign_bytes = None
+        elif foreign_bytes is not None:
+            foreign_bytes += one.memory_bytes
+        if one.seen:
+            foreign.append(ForeignProcess(one.pid, one.name, one.user, one.memory_bytes))
+    uses = tuple(OwnUse(pid, size) for pid, size in sorted(own.items()) if size)
+    return Holders(uses, tuple(foreign), foreign_bytes)
 
 
 @dataclass(frozen=True)
@@ -30,6 +94,15 @@ class Device:
     state: DeviceState = DeviceState.HEALTHY
     #: Set unless healthy.
     reason: str | None = None
+    #: Unix seconds since when state and reason are as they are; None: since before it was watched.
+    since: float | None = None
+    #: The newest, healed or not.
+    fault: Fault | None = None
+    #: Things to know that hurt nobody yet, for people.
+    notes: tuple[str, ...] = ()
+    foreign: tuple[ForeignProcess, ...] = ()
+    #: Stays on this node: it is told with each shard.
+    own: tuple[OwnUse, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -48,39 +121,18 @@ class Inventory:
     disk_free_bytes: int | None = None
 
 
-#: Xid codes that an application's own fault causes; the device is fine. NVIDIA's "Xid Errors" page and
-#: the list its Kubernetes device plugin passes over.
-APPLICATION_XIDS = frozenset({13, 31, 43, 45, 68, 109})
+Brief = tuple[
+    DeviceId, DeviceState, str | None, Fault | None, tuple[str, ...], tuple[tuple[int, str | None], ...]
+]
 
 
-def xid_reason(code: int) -> str | None:
-    """Why the device is unhealthy after this Xid, None when it is not."""
-    return None if code in APPLICATION_XIDS else f"xid_{code}"
-
-
-def health_changed(before: tuple[Device, ...], after: tuple[Device, ...]) -> bool:
-    """Whether placement must hear of it: a device came, went, or changed its state or reason."""
-
-    def brief(devices: tuple[Device, ...]) -> dict[DeviceId, tuple[DeviceState, str | None]]:
-        return {one.device_id: (one.state, one.reason) for one in devices}
-
-    return brief(before) != brief(after)
-
-
-def with_missing(known: tuple[Device, ...], seen: tuple[Device, ...]) -> tuple[Device, ...]:
-    """`seen`, plus what was there before and is not any more, as MISSING: a device that fell off the
-    bus is a fault to show, not one GPU less."""
-    here = {one.device_id for one in seen}
-    gone = [
-        Device(
-            device_id=one.device_id, index=one.index, gpu_class=one.gpu_class, vendor=one.vendor,
-            memory_total_bytes=one.memory_total_bytes, driver_version=one.driver_version,
-            state=DeviceState.MISSING, reason=one.reason or "vanished",
-        )
-        for one in known
-        if one.device_id not in here
-    ]  # fmt: skip
-    return tuple(sorted((*seen, *gone), key=lambda one: (one.index, one.device_id)))
+def brief(devices: Iterable[Device]) -> tuple[Brief, ...]:
+    """What the controller must hear of at once: a device's state, its newest fault, who is on it. Readings
+    drift all the time and are left out."""
+    return tuple(
+        (d.device_id, d.state, d.reason, d.fault, d.notes, tuple((f.pid, f.name) for f in d.foreign))
+        for d in devices
+    )
 
 
 #: Words of NVML's product names that tell nothing about the class.

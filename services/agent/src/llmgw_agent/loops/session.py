@@ -5,7 +5,7 @@ import logging
 from contextlib import suppress
 from dataclasses import replace
 
-from llmgw_agent.core.devices import Device, DeviceState, Inventory
+from llmgw_agent.core.devices import Device, Inventory, brief
 from llmgw_agent.core.plan import Wanted, Wish
 from llmgw_agent.core.session import DesiredGate
 from llmgw_agent.core.shard import Shard
@@ -238,7 +238,7 @@ class _Sent:
         if _fixed(before) != _fixed(after) or (drift and before != after):
             self._inventory = after
             return [after]
-        if _health(before.devices) != _health(after.devices):
+        if brief(before.devices) != brief(after.devices):
             self._inventory = after
             return [DevicesReport(after.devices)]
         return []
@@ -250,7 +250,3 @@ def _fixed(inventory: Inventory) -> Inventory:
         Device(d.device_id, d.index, d.gpu_class, d.vendor, d.memory_total_bytes) for d in inventory.devices
     )
     return replace(inventory, devices=bare, disk_free_bytes=None)
-
-
-def _health(devices: tuple[Device, ...]) -> list[tuple[str, DeviceState, str | None]]:
-    return [(one.device_id, one.state, one.reason) for one in devices]
