@@ -18,11 +18,9 @@ from llmgw_agent.adapters import machine, nvidia, processes
 from llmgw_agent.adapters.admin import AgentMetrics, application, metrics_application
 from llmgw_agent.adapters.declared import DeclaredDevices
 from llmgw_agent.adapters.engine_http import AiohttpEngine
-from llmgw_agent.adapters.engine_load import EngineLoad
 from llmgw_agent.adapters.fault_memory import FaultMemory
 from llmgw_agent.adapters.fetching import FetchLimits, Weights
 from llmgw_agent.adapters.journal import Journal
-from llmgw_agent.adapters.log_files import LogFile
 from llmgw_agent.adapters.mirror_client import MirrorClient
 from llmgw_agent.adapters.ownership import Ownership
 from llmgw_agent.adapters.stream import dial
