@@ -95,3 +95,84 @@ async def test_a_standby_sends_the_command_to_the_leader(controllers: Controller
         assert (code, "n1 is cordoned" in out) == (0, True), err
         code, _, err = await ctl(standby, "node", "uncordon", "n2")
         assert (code, "no node n2" in err) == (64, True)
+
+
+async def test_a_model_is_stopped_started_and_pinned_without_losing_its_configuration(
+    controllers: Controllers, migrated_dsn: str
+) -> None:
+    controller = await controllers.start(dsn=migrated_dsn, models=[KEPT]).until_ready()
+    async with SimAgent("n1", [controller.address]), SimRouter([controller.address]) as router:
+        await router.until_endpoints(1)
+        code, out, _ = await ctl(controller, "model", "stop", "tiny", "--dry-run")
+        assert code == 0
+        assert out.startswith("dry run: tiny is stopped: tiny/1 drains, and requests for it are refused")
+        assert router.routable()
+        code, out, _ = await ctl(controller, "--output", "json", "model", "stop", "tiny")
+        said = json.loads(out)
+        assert (code, said["schema"], said["outcome"], said["replicas"]) == (
+            0, "llmgw.model-stop/1", "stopped", ["tiny/1"],
+        )  # fmt: skip
+        await until("it is gone", lambda: not router.endpoints)
+        code, _, err = await ctl(controller, "model", "activate", "tiny")
+        assert code == 64
+        assert "tiny is stopped by an operator" in err
+        assert "llmgwctl model start tiny" in err
+        # A restart of the controller changes nothing of it.
+        await asyncio.to_thread(controller.child.stop, grace_s=8)
+        again = controllers.start(dsn=migrated_dsn, models=[KEPT], listen=str(controller.address))
+        await again.until_leading()
+        code, out, _ = await ctl(again, "--output", "json", "model", "stop", "tiny")
+        assert json.loads(out)["outcome"] == "unchanged"
+        assert not (await again.status()).replicas
+
+        code, out, _ = await ctl(again, "model", "pin", "tiny")
+        assert (code, "tiny is pinned" in out) == (0, True)
+        code, out, _ = await ctl(again, "model", "start", "tiny")
+        assert code == 0
+        assert "its spec keeps 1 replica up" in " ".join(out.split())
+        code, out, _ = await ctl(again, "model", "unpin", "tiny")
+        assert (code, "not pinned any more" in out) == (0, True)
+        code, out, err = await ctl(again, "model", "pin", "tny")
+        assert (code, "did you mean 'tiny'" in err) == (64, True)
+
+
+async def test_a_node_is_drained_without_a_gap_and_a_silent_one_given_up(
+    controllers: Controllers, migrated_dsn: str
+) -> None:
+    controller = await controllers.start(dsn=migrated_dsn, models=[KEPT], unreachable_after_s=3).until_ready()
+    addresses = [controller.address]
+    async with SimAgent("n1", addresses), SimRouter(addresses) as router:
+        (endpoint,) = await router.until_endpoints(1)
+        async with SimAgent("n2", addresses) as second:
+            await second.until_welcome()
+            code, out, _ = await ctl(controller, "node", "drain", "n1", "--dry-run", "--reason", "fan")
+            assert code == 0
+            assert "its successor starts on n2" in " ".join(out.split())
+            assert not second.starts
+            code, out, _ = await ctl(controller, "--output", "json", "node", "drain", "n1", "--reason", "fan")
+            said = json.loads(out)
+            assert (code, said["outcome"]) == (0, "draining")
+            assert [(step["replica"], step["outcome"]) for step in said["steps"]] == [("tiny/1", "moves")]
+            await until("it moved", lambda: [e.node_id for e in router.routable()] == ["n2"])
+            await until("the old one is gone", lambda: endpoint.endpoint_id not in router.endpoints)
+            # The new one was ready before the old one left.
+            told = [(event.kind, event.subject) for event in reversed(await controller.events())]
+            assert told.index(("ready", "tiny/2")) < told.index(("leaving", "tiny/1"))
+
+            async def shown() -> str:
+                return " ".join((await ctl(controller, "nodes"))[1].split())
+
+            assert "draining" in await shown()
+            code, _, err = await ctl(controller, "node", "confirm-lost", "n2")
+            assert (code, "it is not lost" in err) == (64, True)
+        code, out, _ = await ctl(controller, "node", "uncordon", "n1")
+        assert code == 0
+
+        async def lost() -> bool:
+            code, out, _ = await ctl(controller, "node", "confirm-lost", "n2")
+            return code == 0 and "n2, silent for" in out
+
+        await until("n2 counts as silent", lost, most_s=40)
+        await until("its replica is back on n1", lambda: [e.node_id for e in router.routable()] == ["n1"])
+        kinds = {(event.kind, event.subject) for event in await controller.events()}
+        assert {("node_draining", "n1"), ("node_lost", "n2")} <= kinds

@@ -9,12 +9,15 @@ import click
 import yaml
 
 from llmgw.v1 import operator_pb2 as pb
+from llmgw_controller.cli.page import Page, wrapped
 from llmgw_controller.cli.session import Commands, Session
+
+_DRY_RUN = click.option("--dry-run", is_flag=True, help="Say what would follow; nothing is changed.")
 
 
 @click.group(cls=Commands)
 def model() -> None:
-    """Change the catalog."""
+    """Change the catalog, and what is wished of its models."""
 
 
 @model.command("apply")
@@ -105,3 +108,67 @@ def model_activate(session: Session, name: str) -> None:
         )
         return
     click.echo(f"{name}: {answer.outcome}" + (f", about {eta:.0f} s" if eta is not None else ""))
+
+
+@model.command("stop")
+@click.argument("name")
+@_DRY_RUN
+@click.pass_obj
+def model_stop(session: Session, name: str, *, dry_run: bool) -> None:
+    """Drain a model and let nothing start it, until `start`; its spec stays."""
+    request = pb.StopModelRequest(model=name, dry_run=dry_run)
+    answer = session.ask(lambda stub: stub.StopModel(request, timeout=10))
+    _print(session, "llmgw.model-stop/1", answer.change, dry_run=dry_run)
+
+
+@model.command("start")
+@click.argument("name")
+@_DRY_RUN
+@click.pass_obj
+def model_start(session: Session, name: str, *, dry_run: bool) -> None:
+    """Undo `stop`, and give starts that had failed another chance now."""
+    request = pb.StartModelRequest(model=name, dry_run=dry_run)
+    answer = session.ask(lambda stub: stub.StartModel(request, timeout=10))
+    _print(session, "llmgw.model-start/1", answer.change, dry_run=dry_run)
+
+
+@model.command("pin")
+@click.argument("name")
+@_DRY_RUN
+@click.pass_obj
+def model_pin(session: Session, name: str, *, dry_run: bool) -> None:
+    """Never evict what runs of a model, never let it go as idle."""
+    request = pb.PinModelRequest(model=name, pinned=True, dry_run=dry_run)
+    answer = session.ask(lambda stub: stub.PinModel(request, timeout=10))
+    _print(session, "llmgw.model-pin/1", answer.change, dry_run=dry_run)
+
+
+@model.command("unpin")
+@click.argument("name")
+@_DRY_RUN
+@click.pass_obj
+def model_unpin(session: Session, name: str, *, dry_run: bool) -> None:
+    """Take the pin away, also one of the spec."""
+    request = pb.PinModelRequest(model=name, pinned=False, dry_run=dry_run)
+    answer = session.ask(lambda stub: stub.PinModel(request, timeout=10))
+    _print(session, "llmgw.model-unpin/1", answer.change, dry_run=dry_run)
+
+
+def _print(session: Session, schema: str, change: pb.ModelChange, *, dry_run: bool) -> None:
+    if session.output == "json":
+        said = {
+            "schema": schema,
+            "model": change.model,
+            "outcome": change.outcome,
+            "dry_run": dry_run,
+            "text": change.text,
+            "replicas": list(change.replica_ids),
+            "warnings": list(change.warnings),
+        }
+        click.echo(json.dumps(said, ensure_ascii=False))
+        return
+    page = Page(ascii_only=session.ascii_only)
+    wrapped(page, [("dry run: ", "") if dry_run else ("", "")], change.text)
+    for warning in change.warnings:
+        wrapped(page, [(" * ", "")], warning)
+    page.print()

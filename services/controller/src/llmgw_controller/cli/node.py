@@ -1,53 +1,97 @@
-"""The commands that set a node aside and take it back."""
+"""The commands that set a node aside, empty it, take it back, and give up one that is gone."""
 
 import json
+from typing import Any
 
 import click
 
 from llmgw.v1 import operator_pb2 as pb
-from llmgw_controller.cli.page import Page, wrapped
+from llmgw_controller.cli.page import Column, Page, table, wrapped
 from llmgw_controller.cli.session import Commands, Session
+
+_DRY_RUN = click.option("--dry-run", is_flag=True, help="Say what would follow; nothing is changed.")
+_REASON = click.option("--reason", metavar="TEXT", help="One line, such as who and why; shown in `nodes`.")
 
 
 @click.group(cls=Commands)
 def node() -> None:
-    """Set nodes aside."""
+    """Set nodes aside, empty them, give them up."""
 
 
 @node.command("cordon")
 @click.argument("name")
-@click.option("--reason", metavar="TEXT", help="One line for the events, such as who and why.")
+@_REASON
+@_DRY_RUN
 @click.pass_obj
-def node_cordon(session: Session, name: str, reason: str | None) -> None:
+def node_cordon(session: Session, name: str, reason: str | None, *, dry_run: bool) -> None:
     """Place nothing new on a node; what runs there stays."""
-    request = pb.CordonNodeRequest(node_id=name, reason=reason)
+    request = pb.CordonNodeRequest(node_id=name, reason=reason, dry_run=dry_run)
     answer = session.ask(lambda stub: stub.CordonNode(request, timeout=10))
-    _print(session, "llmgw.node-cordon/1", answer.change)
+    _print(session, "llmgw.node-cordon/1", answer.change, dry_run=dry_run)
 
 
 @node.command("uncordon")
 @click.argument("name")
+@_DRY_RUN
 @click.pass_obj
-def node_uncordon(session: Session, name: str) -> None:
-    """Take a cordoned node back."""
-    answer = session.ask(lambda stub: stub.UncordonNode(pb.UncordonNodeRequest(node_id=name), timeout=10))
-    _print(session, "llmgw.node-uncordon/1", answer.change)
+def node_uncordon(session: Session, name: str, *, dry_run: bool) -> None:
+    """Take a cordoned or draining node back."""
+    request = pb.UncordonNodeRequest(node_id=name, dry_run=dry_run)
+    answer = session.ask(lambda stub: stub.UncordonNode(request, timeout=10))
+    _print(session, "llmgw.node-uncordon/1", answer.change, dry_run=dry_run)
 
 
-def _print(session: Session, schema: str, change: pb.NodeChange) -> None:
+@node.command("drain")
+@click.argument("name")
+@_REASON
+@_DRY_RUN
+@click.pass_obj
+def node_drain(session: Session, name: str, reason: str | None, *, dry_run: bool) -> None:
+    """Move what runs on a node elsewhere, where there is room; take nothing new until `uncordon`."""
+    request = pb.DrainNodeRequest(node_id=name, reason=reason, dry_run=dry_run)
+    answer = session.ask(lambda stub: stub.DrainNode(request, timeout=10))
+    steps = [
+        {"replica": step.replica_id, "outcome": step.outcome, "text": step.text} for step in answer.steps
+    ]
+    if session.output == "json":
+        _print(session, "llmgw.node-drain/1", answer.change, dry_run=dry_run, steps=steps)
+        return
+    page = Page(ascii_only=session.ascii_only)
+    if answer.steps:
+        columns = [Column("REPLICA", most=32), Column("OUTCOME"), Column("HOW", most=46)]
+        table(page, columns, [(step.replica_id, step.outcome, step.text) for step in answer.steps])
+        page.print()
+    _print(session, "llmgw.node-drain/1", answer.change, dry_run=dry_run)
+    if answer.steps and not dry_run:
+        click.echo("next: llmgwctl replicas --watch")
+
+
+@node.command("confirm-lost")
+@click.argument("name")
+@_DRY_RUN
+@click.pass_obj
+def node_confirm_lost(session: Session, name: str, *, dry_run: bool) -> None:
+    """Give up a silent node now, whatever timer and brake say; its replicas go elsewhere."""
+    request = pb.ConfirmLostRequest(node_id=name, dry_run=dry_run)
+    answer = session.ask(lambda stub: stub.ConfirmLost(request, timeout=10))
+    _print(session, "llmgw.node-confirm-lost/1", answer.change, dry_run=dry_run)
+
+
+def _print(session: Session, schema: str, change: pb.NodeChange, *, dry_run: bool, **more: Any) -> None:
     if session.output == "json":
         said = {
             "schema": schema,
             "node": change.node_id,
             "outcome": change.outcome,
+            "dry_run": dry_run,
             "text": change.text,
             "replicas": list(change.replica_ids),
             "warnings": list(change.warnings),
         }
-        click.echo(json.dumps(said, ensure_ascii=False))
+        click.echo(json.dumps(said | more, ensure_ascii=False))
         return
     page = Page(ascii_only=session.ascii_only)
-    wrapped(page, [], change.text)
+    wrapped(page, [("dry run: ", "") if dry_run else ("", "")], change.text)
     for warning in change.warnings:
         wrapped(page, [(" * ", "")], warning)
     page.print()
