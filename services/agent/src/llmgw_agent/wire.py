@@ -3,7 +3,6 @@
 from llmgw.v1 import agent_pb2 as pb
 from llmgw_agent.core.devices import Device, DeviceState, Inventory
 from llmgw_agent.core.faults import FaultClass
-from llmgw_agent.core.load import Level, Load
 from llmgw_agent.core.plan import Wanted, Wish
 from llmgw_agent.core.shard import Shard, ShardState
 from llmgw_agent.core.spec import ShardSpec, WeightsRef, check_spec
