@@ -167,3 +167,16 @@ def test_only_news_of_drains_is_worth_a_pass(board: RoutesBoard) -> None:
     assert not board.acknowledge(R1, replace(word("a"), version=2))
     assert board.acknowledge(R1, word("a", "m/1@1"))
     assert board.acknowledge(R1, word("b", "m/1@1"))
+
+
+async def test_a_mark_that_went_and_came_back_wants_a_word_of_its_own(board: RoutesBoard) -> None:
+    """A drain was taken back and begun again: what a router said of the first says nothing of the second."""
+    board.publish(table(endpoint("m/1", draining=True)), 0.0)
+    board.acknowledge(R1, Acknowledged("i", board.version, frozenset({"m/1@1"})))
+    assert board.drained([(R1, "i")]) == {"m/1@1"}
+    board.publish(table(endpoint("m/1")), 1.0)
+    assert board.drained([(R1, "i")]) == frozenset()
+    board.publish(table(endpoint("m/1", draining=True)), 2.0)
+    assert board.drained([(R1, "i")]) == frozenset()
+    board.acknowledge(R1, Acknowledged("i", board.version, frozenset({"m/1@1"})))
+    assert board.drained([(R1, "i")]) == {"m/1@1"}

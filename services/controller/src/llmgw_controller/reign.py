@@ -21,7 +21,7 @@ from llmgw_controller.routes_board import RoutesBoard
 from llmgw_controller.wakefulness import Wakefulness
 from llmgw_kit.clock import Clock
 from llmgw_kit.errors import Unavailable
-from llmgw_kit.ids import ModelId
+from llmgw_kit.ids import ModelId, RouterId
 from llmgw_kit.lifecycle import cancel_all
 
 log = logging.getLogger(__name__)
@@ -108,6 +108,14 @@ class Reign:
         )
         bare.held.update(self._held(bare))
         return bare
+
+    def applied(self, stored: Stored) -> dict[RouterId, int]:
+        """The version of the routes that each member has applied with all its workers, where it said so."""
+        found = {
+            row.router_id: self.board.applied(row.router_id, row.incarnation)
+            for row in stored.routers.values()
+        }
+        return {router_id: version for router_id, version in found.items() if version is not None}
 
     def _held(self, snapshot: Snapshot) -> dict[ModelId, int]:
         """Per router the larger of two words: its last report, and what it said when it asked."""

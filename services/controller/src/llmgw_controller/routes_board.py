@@ -149,8 +149,13 @@ class RoutesBoard:
         self._acknowledged[router_id] = word
         return before is None or before.drained != word.drained or before.incarnation != word.incarnation
 
+    def applied(self, router_id: RouterId, incarnation: str) -> int | None:
+        """The version that all workers of this router have applied; None: it has not said so."""
+        word = self._acknowledged.get(router_id)
+        return word.version if word is not None and word.incarnation == incarnation else None
+
     def forget(self, router_id: RouterId) -> None:
-        """It said goodbye."""
+        """It said goodbye, or an operator gave it up."""
         self._acknowledged.pop(router_id, None)
 
     def drained(self, members: Iterable[tuple[RouterId, str]]) -> frozenset[str]:
