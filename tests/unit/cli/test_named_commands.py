@@ -46,6 +46,8 @@ def named(folder: Path) -> list[str]:
 
 def parses(words: list[str]) -> None:
     """As click itself resolves it, short of running it. Raises click's errors."""
+    # The group's own flags may stand behind the command.
+    words = [word for word in words if word not in ("--watch", "--ascii")]
     command: click.Command = ctl
     context = click.Context(ctl, info_name="llmgwctl")
     while isinstance(command, click.Group):

@@ -2,7 +2,6 @@
 
 from dataclasses import replace
 
-import pytest
 from hypothesis import HealthCheck, given, settings
 
 from llmgw_controller.core.claims import rooms
@@ -17,7 +16,6 @@ from tests.unit.controller.build import (
     NOW,
     activity,
     after,
-    heard,
     member,
     model,
     node,

@@ -104,7 +104,7 @@ def status(
             heard=view.node_counts.heard, silent=view.node_counts.silent, lost=view.node_counts.lost
         ),
         routers=pb.RouterCounts(members=view.router_counts.members, heard=view.router_counts.heard),
-        models=[model(one) for one in view.models],
+        models=[model(one, view.at) for one in view.models],
         replicas=[replica(one, view.at) for one in view.replicas],
         brake=view.brake,
         risks=[_risk(one) for one in risks or ()],
@@ -325,7 +325,7 @@ def _observed(report: ShardReport) -> agent.ObservedShard:
     return message
 
 
-def model(line: ModelLine) -> pb.ModelRow:
+def model(line: ModelLine, at: float) -> pb.ModelRow:
     """One model of the catalog."""
     message = pb.ModelRow(
         model=line.model,
@@ -350,6 +350,8 @@ def model(line: ModelLine) -> pb.ModelRow:
     for name, value in optional.items():
         if value is not None:
             setattr(message, name, value)
+    if line.verdict is not None:
+        message.idleness.CopyFrom(idleness(line.verdict, at))
     return message
 
 

@@ -1133,6 +1133,7 @@ class ModelRow(_message.Message):
     STOPPED_FIELD_NUMBER: _builtins.int
     PINNED_FIELD_NUMBER: _builtins.int
     CREATED_UNIX_S_FIELD_NUMBER: _builtins.int
+    IDLENESS_FIELD_NUMBER: _builtins.int
     model: _builtins.str
     availability: _routing_pb2.ModelAvailability.ValueType
     reason: _builtins.str
@@ -1155,6 +1156,12 @@ class ModelRow(_message.Message):
     def aliases(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
     @_builtins.property
     def profiles(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
+    @_builtins.property
+    def idleness(self) -> Global___Idleness:
+        """Of its ready replicas together: busy if one is, else unknown if one is, else idle since the last of them;
+        absent: none is ready.
+        """
+
     def __init__(
         self,
         *,
@@ -1175,10 +1182,11 @@ class ModelRow(_message.Message):
         stopped: _builtins.bool = ...,
         pinned: _builtins.bool = ...,
         created_unix_s: _builtins.float | None = ...,
+        idleness: Global___Idleness | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_created_unix_s", b"_created_unix_s", "_eta_s", b"_eta_s", "_in_flight", b"_in_flight", "_last_asked_unix_s", b"_last_asked_unix_s", "_reason", b"_reason", "created_unix_s", b"created_unix_s", "eta_s", b"eta_s", "in_flight", b"in_flight", "last_asked_unix_s", b"last_asked_unix_s", "reason", b"reason"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_created_unix_s", b"_created_unix_s", "_eta_s", b"_eta_s", "_in_flight", b"_in_flight", "_last_asked_unix_s", b"_last_asked_unix_s", "_reason", b"_reason", "created_unix_s", b"created_unix_s", "eta_s", b"eta_s", "idleness", b"idleness", "in_flight", b"in_flight", "last_asked_unix_s", b"last_asked_unix_s", "reason", b"reason"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_created_unix_s", b"_created_unix_s", "_eta_s", b"_eta_s", "_in_flight", b"_in_flight", "_last_asked_unix_s", b"_last_asked_unix_s", "_reason", b"_reason", "aliases", b"aliases", "availability", b"availability", "created_unix_s", b"created_unix_s", "eta_s", b"eta_s", "gpus", b"gpus", "held", b"held", "in_flight", b"in_flight", "last_asked_unix_s", b"last_asked_unix_s", "model", b"model", "pinned", b"pinned", "profiles", b"profiles", "ready", b"ready", "reason", b"reason", "source", b"source", "starting", b"starting", "stopped", b"stopped", "wanted", b"wanted"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_created_unix_s", b"_created_unix_s", "_eta_s", b"_eta_s", "_in_flight", b"_in_flight", "_last_asked_unix_s", b"_last_asked_unix_s", "_reason", b"_reason", "aliases", b"aliases", "availability", b"availability", "created_unix_s", b"created_unix_s", "eta_s", b"eta_s", "gpus", b"gpus", "held", b"held", "idleness", b"idleness", "in_flight", b"in_flight", "last_asked_unix_s", b"last_asked_unix_s", "model", b"model", "pinned", b"pinned", "profiles", b"profiles", "ready", b"ready", "reason", b"reason", "source", b"source", "starting", b"starting", "stopped", b"stopped", "wanted", b"wanted"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__created_unix_s: _TypeAlias = _typing.Literal["created_unix_s"]  # noqa: Y015
     _WhichOneofArgType__created_unix_s: _TypeAlias = _typing.Literal["_created_unix_s", b"_created_unix_s"]  # noqa: Y015

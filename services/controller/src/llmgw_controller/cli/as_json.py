@@ -10,6 +10,7 @@ from llmgw.v1 import operator_pb2 as pb
 from llmgw_controller.cli import words
 from llmgw_controller.cli.bars import PARTS, USE_PART
 from llmgw_controller.cli.text import iso
+from llmgw_controller.cli.views import status as status_view
 from llmgw_controller.cli.views.common import idle_seconds
 
 Json = dict[str, Any]
@@ -58,6 +59,9 @@ def status(answer: pb.GetStatusResponse, *, exit_code: int) -> Json:
             }
             for t in answer.trouble
         ],
+        "brake": answer.brake,
+        "recorded_at": iso(_opt(answer, "recorded_unix_s")),
+        "events_since": [_event(row) for row in answer.events_since],
         "capacity": [
             {
                 "class": row.gpu_class,
@@ -68,19 +72,101 @@ def status(answer: pb.GetStatusResponse, *, exit_code: int) -> Json:
             }
             for row in answer.capacity
         ],
-        "fabrics": [
+        "fabrics": [_fabric(row) for row in answer.fabrics],
+        "node_loss": _node_loss(answer),
+        "models": {"total": len(models)}
+        | {word: models.count(word) for word in ("ready", "starting", "cold", "unavailable")}
+        | {"serving": models.count("ready"), "down": models.count("unavailable")},
+        "in_flight": _sum_in_flight(answer),
+        "held": sum(m.held for m in answer.models),
+        "replicas_ready": sum(m.ready for m in answer.models),
+        "replicas_wanted": sum(m.wanted for m in answer.models),
+        "nobody_asked": [holding(row) for row in answer.nobody_asked],
+        "eviction": answer.eviction or None,
+        "suggestions": [
             {
-                "id": row.fabric or None,
-                "classes": list(row.gpu_classes),
-                "nodes": row.nodes,
-                "whole_free": row.whole_free,
-                "whole_free_if_idle_left": row.whole_free_if_idle_left,
+                "for": row.beneficiary_model,
+                "evict": list(row.victim_replica_ids),
+                "text": row.text,
+                "frees_in_seconds": _opt(row, "frees_in_s"),
+                "reload_seconds": _opt(row, "reload_s"),
+            }
+            for row in answer.suggestions
+        ],
+        "replicas": [replica(row, now=now) for row in answer.replicas],
+    }
+
+
+def _sum_in_flight(answer: pb.GetStatusResponse) -> int | None:
+    told = status_view.in_flight(answer)
+    return None if told == "-" else int(told)
+
+
+def _fabric(row: pb.FabricRow) -> Json:
+    return {
+        "id": row.fabric or None,
+        "class": row.gpu_classes[0] if len(row.gpu_classes) == 1 else None,
+        "classes": list(row.gpu_classes),
+        "nodes": row.nodes,
+        "whole_free": row.whole_free,
+        "whole_free_if_idle_left": row.whole_free_if_idle_left,
+        "largest_fit": _largest(row, "largest_fit"),
+        "largest_fit_if_idle_left": _largest(row, "largest_fit_if_idle_left"),
+    }
+
+
+def _largest(row: pb.FabricRow, field: str) -> Json | None:
+    fit = _opt(row, field)
+    if fit is None:
+        return None
+    return {"nodes": fit.nodes, "gpus_per_node": fit.gpus_per_node, "class": fit.gpu_class}
+
+
+def _node_loss(answer: pb.GetStatusResponse) -> Json | None:
+    """What one node's end would leave without a place; null: not looked for yet."""
+    if not answer.risks_known:
+        return None
+    return {
+        "nodes": answer.nodes.heard,
+        "spare": max(0, answer.nodes.heard - len(answer.risks)),
+        "risks": [
+            {"node": risk.node_id, "homeless": list(risk.homeless_replica_ids), "text": risk.text}
+            for risk in answer.risks
+        ],
+    }
+
+
+def holding(row: pb.IdleHolding) -> Json:
+    """What an idle replica holds, and its price."""
+    return {
+        "replica": row.replica_id,
+        "model": row.model,
+        "class": row.gpu_class,
+        "gpus": row.gpus,
+        "idle_seconds": int(row.idle_s),
+        "idleness": "idle",
+        "never_asked": row.never_asked,
+        "last_asked": iso(_opt(row, "last_asked_unix_s")),
+        "gpu_hours": round(row.gpu_hours, 2),
+        "reload_seconds": _opt(row, "reload_s"),
+        "kept_because": _opt(row, "kept_because"),
+    }
+
+
+def fabrics(answer: pb.GetStatusResponse, nodes: pb.ListNodesResponse) -> Json:
+    return head("fabrics", answer.info) | {
+        "fabrics": [
+            _fabric(row)
+            | {
+                "node_ids": sorted(
+                    n.node_id
+                    for n in nodes.nodes
+                    if row.fabric in n.fabrics or (not row.fabric and not n.fabrics)
+                )
             }
             for row in answer.fabrics
         ],
-        "models": {"total": len(models)}
-        | {word: models.count(word) for word in ("ready", "starting", "cold", "unavailable")},
-        "replicas": [replica(row, now=now) for row in answer.replicas],
+        "node_loss": _node_loss(answer),
     }
 
 
@@ -100,6 +186,7 @@ def _node(row: pb.NodeRow, *, now: float) -> Json:
         "address": row.address,
         "version": row.version,
         "disk_free_bytes": _opt(row, "disk_free_bytes"),
+        "reason": _opt(row, "reason"),
         "replicas": list(row.replica_ids),
         "devices": [device(d, now=now) for d in row.devices],
         "weights": [
@@ -132,6 +219,19 @@ def device(row: pb.DeviceRow, *, now: float) -> Json:
         "temperature_celsius": _opt(d, "temperature_celsius"),
         "power_watts": _opt(d, "power_watts"),
         "driver_version": _opt(d, "driver_version"),
+        "since": iso(_opt(d, "since_unix_s")),
+        "fault": {
+            "class": agent_pb2.FaultClass.Name(d.fault.fault_class).removeprefix("FAULT_CLASS_").lower(),
+            "reason": d.fault.reason,
+            "text": d.fault.text,
+            "at": iso(d.fault.at_unix_s),
+        }
+        if d.HasField("fault")
+        else None,
+        "foreign": [
+            {"pid": one.pid, "name": one.name, "user": one.user, "memory_bytes": _opt(one, "memory_bytes")}
+            for one in d.foreign
+        ],
     } | (_idleness(row.idleness, now=now) if row.HasField("idleness") else {})
 
 
@@ -168,6 +268,9 @@ def replica(row: pb.ReplicaRow, *, now: float) -> Json:
         "last_asked": iso(_opt(row, "last_asked_unix_s")),
         "ready_since": iso(_opt(row, "ready_since_unix_s")),
         "progress": _opt(row, "progress"),
+        "cause": row.cause,
+        "probe_error": _opt(row, "probe_error"),
+        "stalled_seconds": _opt(row, "stalled_s"),
         "shards": [_shard(shard) for shard in row.shards],
     } | _idleness(row.idleness, now=now)
 
@@ -206,6 +309,9 @@ def models(answer: pb.ListModelsResponse) -> Json:
                 "eta_seconds": _opt(row, "eta_s"),
                 "source": row.source,
                 "profiles": list(row.profiles),
+                "stopped": row.stopped,
+                "pinned": row.pinned,
+                "idleness": words.idleness(row.idleness) if row.HasField("idleness") else None,
             }
             for row in answer.models
         ]
@@ -213,19 +319,18 @@ def models(answer: pb.ListModelsResponse) -> Json:
 
 
 def events(answer: pb.ListEventsResponse) -> Json:
-    return head("events", answer.info) | {
-        "events": [
-            {
-                "id": row.event_id,
-                "at": iso(row.at_unix_s),
-                "term": row.term,
-                "severity": words.severity(row.severity),
-                "kind": row.kind,
-                "subject": row.subject,
-                "text": row.text,
-            }
-            for row in answer.events
-        ]
+    return head("events", answer.info) | {"events": [_event(row) for row in answer.events]}
+
+
+def _event(row: pb.Event) -> Json:
+    return {
+        "id": row.event_id,
+        "at": iso(row.at_unix_s),
+        "term": row.term,
+        "severity": words.severity(row.severity),
+        "kind": row.kind,
+        "subject": row.subject,
+        "text": row.text,
     }
 
 

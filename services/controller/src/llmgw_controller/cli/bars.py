@@ -1,6 +1,6 @@
 """Usage bars: cells by largest remainder, at least one for each part that is not zero."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from llmgw.v1 import operator_pb2 as pb
@@ -70,6 +70,12 @@ def numbers_of(parts: pb.DeviceParts) -> list[int]:
 def legend(parts: pb.DeviceParts) -> str:
     """`3 busy  1 idle  4 free`: exact, zero parts left out."""
     return "  ".join(f"{n} {part.name}" for n, part in zip(numbers_of(parts), PARTS, strict=True) if n)
+
+
+def device_cells(devices: Iterable[pb.DeviceRow], *, ascii_only: bool) -> list[tuple[str, str]]:
+    """One styled glyph a device, in the node's own order."""
+    parts = [BY_NAME[USE_PART[d.use]] for d in sorted(devices, key=lambda d: d.device.index)]
+    return [(part.ascii if ascii_only else part.glyph, part.style) for part in parts]
 
 
 def progress(done: float | None, *, width: int, ascii_only: bool) -> str:

@@ -69,6 +69,17 @@ class Column:
 Cell = str | Piece | list[Piece]
 
 
+@dataclass(frozen=True)
+class Span:
+    """A row whose first cells stand in their columns, and whose text runs on over the rest."""
+
+    cells: Sequence[Cell]
+    text: Piece
+
+
+Row = Sequence[Cell] | Span
+
+
 def _pieces(cell: Cell) -> list[Piece]:
     if isinstance(cell, str):
         return [(cell, "")]
@@ -86,26 +97,53 @@ def _cut(cell: Cell, most: int | None) -> Cell:
     return text[: most - 1] + "…"
 
 
-def table(page: Page, columns: Sequence[Column], rows: Iterable[Sequence[Cell]], *, indent: str = "") -> None:
+def table(page: Page, columns: Sequence[Column], rows: Iterable[Row], *, indent: str = "") -> None:
     """Columns as wide as their widest cell, two blanks between, titles above even when there is no row."""
-    cut = [[_cut(cell, column.most) for cell, column in zip(row, columns, strict=True)] for row in rows]
-    widths = [max([cell_len(c.title), *(_width(row[i]) for row in cut)]) for i, c in enumerate(columns)]
+    found = [
+        row
+        if isinstance(row, Span)
+        else [_cut(cell, column.most) for cell, column in zip(row, columns, strict=True)]
+        for row in rows
+    ]
+    cells = [list(row.cells) if isinstance(row, Span) else row for row in found]
+    widths = [
+        max([cell_len(c.title), *(_width(row[i]) for row in cells if i < len(row))])
+        for i, c in enumerate(columns)
+    ]
+    if not columns[-1].right:
+        # Free text stands last and takes what is left.
+        left = WIDTH - cell_len(indent) - sum(widths[:-1]) - 2 * (len(columns) - 1)
+        widths[-1] = max(min(widths[-1], left), cell_len(columns[-1].title))
+        for row in found:
+            if not isinstance(row, Span):
+                row[-1] = _cut(row[-1], widths[-1])
     page.line(
         indent,
         ("  ".join(_aligned(c.title, w, right=c.right) for c, w in zip(columns, widths, strict=True)), "dim"),
     )
-    for row in cut:
+    for row in found:
+        lead = row.cells if isinstance(row, Span) else row
         pieces: list[Piece] = [(indent, "")]
-        for i, (cell, column, width) in enumerate(zip(row, columns, widths, strict=True)):
-            pad = " " * (width - _width(cell))
-            if column.right:
+        for i, cell in enumerate(lead):
+            pad = " " * (widths[i] - _width(cell))
+            if columns[i].right:
                 pieces.append((pad, ""))
             pieces.extend(_pieces(cell))
-            if not column.right:
+            if not columns[i].right:
                 pieces.append((pad, ""))
             if i < len(columns) - 1:
                 pieces.append(("  ", ""))
-        page.line(*pieces)
+        if isinstance(row, Span):
+            wrapped(
+                page, [*pieces, (_lead(row.text[0]), row.text[1])], row.text[0][len(_lead(row.text[0])) :]
+            )
+        else:
+            page.line(*pieces)
+
+
+def _lead(text: str) -> str:
+    """The mark that a text begins with, and its blank: further lines stand beneath what follows it."""
+    return next((mark for mark in ("!! ", " * ") if text.startswith(mark)), "")
 
 
 def _aligned(text: str, width: int, *, right: bool) -> str:

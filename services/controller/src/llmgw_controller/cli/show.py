@@ -9,6 +9,7 @@ from llmgw.v1 import operator_pb2 as pb
 from llmgw_controller.cli import as_json
 from llmgw_controller.cli.page import Page
 from llmgw_controller.cli.session import Session
+from llmgw_controller.cli.views import fabrics as fabrics_view
 from llmgw_controller.cli.views import nodes as nodes_view
 from llmgw_controller.cli.views import replicas as replicas_view
 from llmgw_controller.cli.views import status as status_view
@@ -31,6 +32,24 @@ def status(session: Session) -> None:
         render,
         lambda answer: as_json.status(answer, exit_code=status_view.exit_code(answer)),
     )
+
+
+@click.command()
+@click.pass_obj
+def fabrics(session: Session) -> None:
+    """Fabrics: whole nodes free, the largest replica that fits, now and if idle ones left."""
+
+    async def both(stub: Any) -> tuple[pb.GetStatusResponse, pb.ListNodesResponse]:
+        return (
+            await stub.GetStatus(pb.GetStatusRequest(), timeout=10),
+            await stub.ListNodes(pb.ListNodesRequest(), timeout=10),
+        )
+
+    def render(page: Page, answer: tuple[pb.GetStatusResponse, pb.ListNodesResponse]) -> int:
+        fabrics_view.render(page, *answer)
+        return 0
+
+    session.show(both, render, lambda answer: as_json.fabrics(*answer))
 
 
 @click.command()
@@ -155,4 +174,4 @@ def events(session: Session, since: float | None, subject: str | None, limit: in
     session.show(lambda stub: stub.ListEvents(request, timeout=10), render, as_json.events)
 
 
-ALL = (status, nodes, gpus, replicas, shards, models, why, events)
+ALL = (status, fabrics, nodes, gpus, replicas, shards, models, why, events)

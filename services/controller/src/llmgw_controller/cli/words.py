@@ -35,6 +35,25 @@ def device_state(device: agent_pb2.Device) -> str:
     return _word(agent_pb2.DeviceState.Name(device.state), "DEVICE_STATE_")
 
 
+def shown_use(row: operator_pb2.DeviceRow) -> str:
+    """Its part of the bar; of the unhealthy ones, whether it is there at all."""
+    if row.use == operator_pb2.DEVICE_USE_UNHEALTHY:
+        return "unhealthy" if row.device.state == agent_pb2.DEVICE_STATE_UNHEALTHY else "missing"
+    return _word(operator_pb2.DeviceUse.Name(row.use), "DEVICE_USE_")
+
+
+def fault(value: agent_pb2.DeviceFault) -> str:
+    """`xid_79: fallen off the bus`."""
+    return f"{value.reason}: {value.text}" if value.text and value.text != value.reason else value.reason
+
+
+def process(value: agent_pb2.ForeignProcess) -> str:
+    """`31.2 GiB by pid 48211 (python, mkraus)`."""
+    who = ", ".join(part for part in (value.name, value.user) if part)
+    held = f"{value.memory_bytes / 1024**3:.1f} GiB by " if value.HasField("memory_bytes") else ""
+    return f"{held}pid {value.pid}" + (f" ({who})" if who else "")
+
+
 def shard_state(shard: operator_pb2.ShardRow) -> str:
     """As last heard; `-` when no agent has spoken of it."""
     if not shard.HasField("observed"):
@@ -70,3 +89,11 @@ def mark(value: "operator_pb2.TroubleSeverity.ValueType") -> tuple[str, str]:
 def unknown_reason(reason: str) -> str:
     """`router_silent` as people say it."""
     return reason.replace("_", " ")
+
+
+_KEPT = {"configured": "configured", "pinned": "pinned", "residency": "young", "held": "waited for"}
+
+
+def kept(reason: str) -> str:
+    """Why an idle replica is not let go, in a word or two."""
+    return _KEPT.get(reason, reason.replace("_", " "))

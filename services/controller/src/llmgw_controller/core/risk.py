@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from llmgw_controller.core.catalog import Model
 from llmgw_controller.core.claims import Room, Rooms, Use, rooms, with_claim
 from llmgw_controller.core.hearing import NodeState
-from llmgw_controller.core.placement import Memo, Refusal, place
+from llmgw_controller.core.placement import Memo, Refusal, explain, place
 from llmgw_controller.core.placing import rank
 from llmgw_controller.core.state import Phase, ReplicaRow, Snapshot, Wish
 from llmgw_controller.core.words import counted
@@ -54,7 +54,7 @@ Wanted = tuple[ReplicaRow, Model]
 
 
 class _Fits:
-    """Nodes that take a shard of a model's profile as the fleet is; asked once a model."""
+    """Nodes that take a shard of one of a model's profiles as the fleet is; asked once a model."""
 
     def __init__(self, found: Rooms) -> None:
         self._rooms = found
@@ -64,12 +64,8 @@ class _Fits:
     def of(self, model: Model) -> frozenset[NodeId]:
         known = self._fitting.get(model.name)
         if known is None:
-            nobody: frozenset[ReplicaId] = frozenset()
-            known = frozenset(
-                node_id
-                for node_id, room in self._rooms.items()
-                if any(self.memo.look(model, profile, room, nobody)[0] is None for profile in model.profiles)
-            )
+            told = [explain(model, profile, self._rooms, memo=self.memo) for profile in model.profiles]
+            known = frozenset(node_id for one in told for node_id in one.fitting)
             self._fitting[model.name] = known
         return known
 
@@ -88,7 +84,7 @@ def _homeless(
     snapshot: Snapshot, found: Rooms, fits: _Fits, node_id: NodeId, displaced: list[Wanted]
 ) -> tuple[ReplicaId, ...]:
     gangs = any(len(row.shards) > 1 for row, _ in displaced)
-    # Each placement spoils at most one node for the next; with more fitting ones than that nobody is left out.
+    # Each placement spoils at most one node for the next: with so many fitting ones nobody is left out.
     if (
         not gangs
         and all(profile.nodes == 1 for _, model in displaced for profile in model.profiles)

@@ -4,12 +4,16 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from llmgw_controller.core.activity import Unknown, Verdicts
+from llmgw_controller.core.catalog import Model
 from llmgw_controller.core.claims import Device, Room, Rooms, Use
 from llmgw_controller.core.hearing import NodeState, brake, is_learning, last_seen
+from llmgw_controller.core.idleness import idle_replicas
+from llmgw_controller.core.placement import Memo, explain
 from llmgw_controller.core.plan import Severity
 from llmgw_controller.core.replica import is_unreachable
-from llmgw_controller.core.state import DeviceState, Phase, Snapshot, Wish
+from llmgw_controller.core.state import DeviceReport, DeviceState, Phase, ReplicaRow, Snapshot, Wish
 from llmgw_controller.core.words import counted, gib, lasting
+from llmgw_kit.ids import ModelId, ReplicaId
 
 #: Reasons of the whole watch, not of one replica: told once.
 _WATCH = {
@@ -20,6 +24,14 @@ _WATCH = {
     "router_resending": "a router has not sent its whole map again yet",
 }
 
+
+#: The silent node has a line of its own.
+_OF_THE_NODE = frozenset({"node_silent"})
+
+#: Unplaceable models told with their nearest miss; each costs a search.
+NEAR_MISSES_TOLD = 5
+#: Foreign processes named of one device.
+STRANGERS_TOLD = 3
 
 #: An agent takes a start up within a beat or two; and sees an exit soon after the grace before KILL.
 TAKE_UP_S = 30.0
@@ -46,6 +58,7 @@ def troubles(snapshot: Snapshot, rooms: Rooms, verdicts: Verdicts, now: float) -
         *_controllers(snapshot),
         *(one for room in rooms.values() for one in _node(snapshot, room, now)),
         *_replicas(snapshot, now),
+        *_unplaceable(snapshot, rooms, verdicts, now),
         *_overdue(snapshot, now),
         *(
             one
@@ -103,35 +116,75 @@ def _device(snapshot: Snapshot, room: Room, device: Device) -> Iterator[Trouble]
     report = device.report
     if device.use is Use.UNHEALTHY:
         missing = report is None or report.state is DeviceState.MISSING
-        why = (report.reason if report else None) or ("not in the inventory" if missing else "no reason told")
         holds = f"; {device.replica_id} is on it" if device.replica_id else ""
         kind, word = ("device_missing", "missing") if missing else ("device_unhealthy", "unhealthy")
-        yield Trouble(Severity.TROUBLE, kind, subject, f"{word}: {why}{holds}")
+        text = f"{word}: {_fault_of(report, missing=missing)}{holds}"
+        fix = f"llmgwctl gpus --node {device.node_id}"
+        yield Trouble(Severity.TROUBLE, kind, subject, text, report.since if report else None, fix)
     if report and (report.foreign_used_bytes or 0) >= snapshot.intervals.foreign_bytes:
-        text = f"foreign use, {gib(report.foreign_used_bytes or 0)} by processes not started by us"
-        yield Trouble(Severity.NOTE, "foreign_use", subject, text)
+        used = f"foreign use, {gib(report.foreign_used_bytes or 0)}"
+        yield Trouble(Severity.NOTE, "foreign_use", subject, f"{used} by {_strangers(report)}")
     if device.stale and room.state is not NodeState.LOST:
         text = f"held by an engine of {device.replica_id} that no row knows; it is being ended"
         yield Trouble(Severity.NOTE, "stale_engine", subject, text)
 
 
+def _fault_of(report: DeviceReport | None, *, missing: bool) -> str:
+    if report is None:
+        return "not in the inventory"
+    if report.fault is not None and report.fault.reason == report.reason and report.fault.text:
+        return f"{report.reason} ({report.fault.text})"
+    return report.reason or ("not in the inventory" if missing else "no reason told")
+
+
+def _strangers(report: DeviceReport) -> str:
+    """Who uses it, where the agent can see them."""
+    told = [
+        f"pid {one.pid} ({', '.join(part for part in (one.name, one.user) if part) or 'unknown'})"
+        for one in report.foreign[:STRANGERS_TOLD]
+    ]
+    if len(report.foreign) > STRANGERS_TOLD:
+        told.append(f"{len(report.foreign) - STRANGERS_TOLD} more")
+    return f"{', '.join(told) or 'processes'}, not started by us"
+
+
+def _unplaceable(snapshot: Snapshot, rooms: Rooms, verdicts: Verdicts, now: float) -> Iterator[Trouble]:
+    """Once a model, with the nearest miss of the planner's own search."""
+    oldest: dict[ModelId, ReplicaRow] = {}
+    for row in snapshot.stored.sorted_replicas:
+        if row.wish is Wish.SERVE and row.phase is Phase.UNPLACEABLE:
+            known = oldest.get(row.model)
+            oldest[row.model] = row if known is None or row.since < known.since else known
+    idle, memo = idle_replicas(snapshot, verdicts), Memo()
+    for position, (name, row) in enumerate(sorted(oldest.items())):
+        text = f"cannot be placed for {lasting(now - row.since)}: {row.reason or 'no reason was told'}"
+        model = snapshot.catalog.models.get(name)
+        if model is not None and position < NEAR_MISSES_TOLD:
+            text += _near_miss(model, rooms, idle, memo)
+        yield Trouble(Severity.TROUBLE, "unplaceable", name, text, row.since, f"llmgwctl why {name}")
+
+
+def _near_miss(model: Model, rooms: Rooms, idle: frozenset[ReplicaId], memo: Memo) -> str:
+    found = [
+        miss
+        for profile in model.profiles
+        for miss in explain(model, profile, rooms, evictable=idle, memo=memo).near_misses
+    ]
+    if not found:
+        return ""
+    best = min(found, key=lambda miss: (miss.needed - miss.free, len(miss.evict), miss.node_id))
+    total = len(rooms[best.node_id].devices)
+    holders = ", ".join(best.evict)
+    verb = "holds" if len(best.evict) == 1 else "hold"
+    return f"\nNear miss: {best.node_id}, {best.free} of {total} free; idle {holders} {verb} the rest."
+
+
 def _replicas(snapshot: Snapshot, now: float) -> Iterator[Trouble]:
-    unplaceable: set[str] = set()
     for _, row in sorted(snapshot.stored.replicas.items()):
         if row.wish is not Wish.SERVE:
             continue
         reason = row.reason or "no reason was told"
-        if row.phase is Phase.UNPLACEABLE and row.model not in unplaceable:
-            unplaceable.add(row.model)
-            yield Trouble(
-                Severity.TROUBLE,
-                "unplaceable",
-                row.model,
-                f"cannot be placed for {lasting(now - row.since)}: {reason}",
-                row.since,
-                f"llmgwctl why {row.model}",
-            )
-        elif row.phase is Phase.BACKOFF and row.failures:
+        if row.phase is Phase.BACKOFF and row.failures:
             left = lasting((row.until or now) - now)
             text = f"start {row.failures} failed: {reason}; again in {left}"
             yield Trouble(Severity.TROUBLE, "replica_backoff", row.replica_id, text, row.since)
@@ -162,7 +215,7 @@ def _overdue(snapshot: Snapshot, now: float) -> Iterator[Trouble]:
 def _watch(snapshot: Snapshot, verdicts: Verdicts) -> Iterator[Trouble]:
     by_reason: dict[str, list[str]] = {}
     for replica_id, verdict in sorted(verdicts.by_replica.items()):
-        if isinstance(verdict, Unknown):
+        if isinstance(verdict, Unknown) and verdict.reason not in _OF_THE_NODE:
             by_reason.setdefault(verdict.reason, []).append(replica_id)
     for reason, names in sorted(by_reason.items()):
         if reason in _WATCH:

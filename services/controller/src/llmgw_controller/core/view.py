@@ -7,7 +7,7 @@ starts from the database's wall clock. None is unknown.
 from dataclasses import dataclass
 
 from llmgw_controller.core.activation import progress_of
-from llmgw_controller.core.activity import Verdict, Verdicts
+from llmgw_controller.core.activity import Busy, Idle, Unknown, Verdict, Verdicts
 from llmgw_controller.core.availability import Availability, live_rows, model_state
 from llmgw_controller.core.capacity import ClassCapacity, DeviceLine, classes, device_line
 from llmgw_controller.core.catalog import Model, Source
@@ -112,6 +112,9 @@ class ModelLine:
     #: An operator stopped it: nothing starts it.
     stopped: bool
     pinned: bool
+    #: Of its ready replicas together: busy if one is, else unknown if one is, else idle since the last of
+    #: them. None: none is ready.
+    verdict: Verdict | None
 
 
 @dataclass(frozen=True)
@@ -232,7 +235,20 @@ def _model(snapshot: Snapshot, model: Model, mine: list[ReplicaLine], now: float
         eta_s=state.eta_s,
         stopped=is_stopped(snapshot.stored, model.name),
         pinned=effective_pinned(snapshot.stored, model),
+        verdict=_together([line.verdict for line in mine if line.row.phase is Phase.READY]),
     )
+
+
+def _together(found: list[Verdict | None]) -> Verdict | None:
+    known = [verdict for verdict in found if verdict is not None]
+    busy = [verdict for verdict in known if isinstance(verdict, Busy)]
+    unknown = [verdict for verdict in known if isinstance(verdict, Unknown)]
+    idle = [verdict for verdict in known if isinstance(verdict, Idle)]
+    if busy or unknown:
+        return (busy or unknown)[0]
+    if not idle:
+        return None
+    return Idle(min(one.for_s for one in idle), never_asked=all(one.never_asked for one in idle))
 
 
 def _in_flight(snapshot: Snapshot, row: ReplicaRow, verdicts: Verdicts) -> int | None:

@@ -57,7 +57,7 @@ class Views(Desk):
     async def ListModels(self, request: pb.ListModelsRequest, context: Context) -> pb.ListModelsResponse:
         """The catalog with what runs of it."""
         reign, view = await self._view()
-        models = [wire_operator.model(line) for line in view.models]
+        models = [wire_operator.model(line, view.at) for line in view.models]
         return pb.ListModelsResponse(info=self._info(reign, view), models=models)
 
     async def Why(self, request: pb.WhyRequest, context: Context) -> pb.WhyResponse:

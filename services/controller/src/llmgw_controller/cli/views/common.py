@@ -2,7 +2,7 @@
 
 from llmgw.v1 import operator_pb2 as pb
 from llmgw_controller.cli import words
-from llmgw_controller.cli.page import Page
+from llmgw_controller.cli.page import Page, Piece
 from llmgw_controller.cli.text import duration
 
 
@@ -40,5 +40,6 @@ def number(message: pb.ReplicaRow | pb.ModelRow, field: str) -> str:
     return str(getattr(message, field)) if message.HasField(field) else "-"  # type: ignore[arg-type]
 
 
-def short_replica(shard: pb.ShardRow) -> str:
-    return shard.node_id
+def marked(mark: Piece, name: str) -> list[Piece]:
+    """A name with its trouble mark before it, so that names stand under each other."""
+    return [(f"{mark[0]:2}", mark[1]), (f" {name}", "")]

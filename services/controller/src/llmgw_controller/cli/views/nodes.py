@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from llmgw.v1 import agent_pb2
 from llmgw.v1 import operator_pb2 as pb
 from llmgw_controller.cli import words
-from llmgw_controller.cli.bars import BY_NAME, PARTS, USE_PART, progress
-from llmgw_controller.cli.page import Column, Page, Piece, table
-from llmgw_controller.cli.text import count, duration, joined, size_of
-from llmgw_controller.cli.views.common import first_line, idle_for
+from llmgw_controller.cli.bars import PARTS, USE_PART, device_cells, progress
+from llmgw_controller.cli.page import Column, Page, Piece, Row, Span, table
+from llmgw_controller.cli.text import count, duration, joined, moment, size, size_of
+from llmgw_controller.cli.views.common import first_line, idle_for, marked
 
 SHOWN = 14
 
@@ -21,14 +21,13 @@ def render_nodes(page: Page, answer: pb.ListNodesResponse, *, every: bool) -> No
         page.line("no agent has registered yet; on a node: llmgw-agent serve --controller HOST:PORT")
         return
     columns = [
-        Column(""),
-        Column("NODE", most=24),
-        Column("FABRIC", most=12),
-        Column("GPUS", most=20),
+        Column("   NODE", most=24),
+        Column("FABRIC", most=10),
+        Column("GPUS", most=14),
         Column("USE"),
         Column("STATE"),
         Column("BEAT", right=True),
-        Column("HOLDS", most=40),
+        Column("HOLDS"),
     ]
     shown = rows if every else rows[:SHOWN]
     table(
@@ -36,8 +35,7 @@ def render_nodes(page: Page, answer: pb.ListNodesResponse, *, every: bool) -> No
         columns,
         [
             (
-                _mark(node),
-                node.node_id,
+                marked(_mark(node), node.node_id),
                 ", ".join(node.fabrics) or "-",
                 _classes(node),
                 _cells(page, node),
@@ -48,20 +46,26 @@ def render_nodes(page: Page, answer: pb.ListNodesResponse, *, every: bool) -> No
             for node in shown
         ],
     )
-    if len(shown) < len(rows):
-        page.line(f"… {len(rows) - len(shown)} more.  llmgwctl nodes --all")
+    if hidden := rows[len(shown) :]:
+        fine = ", all ready" if all(_rank(node) == _FINE for node in hidden) else ""
+        page.line(f"… {len(hidden)} more{fine}.  llmgwctl nodes --all")
+
+
+_FINE = 4
 
 
 def _rank(node: pb.NodeRow) -> int:
     if node.state in (pb.NODE_STATE_UNREACHABLE, pb.NODE_STATE_LOST):
         return 0
-    if any(d.device.state != agent_pb2.DEVICE_STATE_HEALTHY for d in node.devices):
+    if any(d.use == pb.DEVICE_USE_UNHEALTHY for d in node.devices):
         return 1
-    return 2 if node.schedulability != pb.SCHEDULABILITY_SCHEDULABLE else 3
+    if node.schedulability != pb.SCHEDULABILITY_SCHEDULABLE:
+        return 2
+    return 3 if any(d.use == pb.DEVICE_USE_FOREIGN for d in node.devices) else _FINE
 
 
 def _mark(node: pb.NodeRow) -> Piece:
-    return (("!!", "bold red"), ("!!", "bold red"), (" *", ""), ("", ""))[_rank(node)]
+    return (("!!", "bold red"), ("!!", "bold red"), (" *", ""), (" *", ""), ("", ""))[_rank(node)]
 
 
 def _classes(node: pb.NodeRow) -> str:
@@ -70,16 +74,36 @@ def _classes(node: pb.NodeRow) -> str:
 
 
 def _cells(page: Page, node: pb.NodeRow) -> list[Piece]:
-    """One glyph a device, in its own order."""
-    parts = [BY_NAME[USE_PART[d.use]] for d in sorted(node.devices, key=lambda d: d.device.index)]
-    return [(part.ascii if page.ascii_only else part.glyph, part.style) for part in parts]
+    """One glyph a device; a node of very many is counted instead."""
+    found: list[Piece] = [*device_cells(node.devices, ascii_only=page.ascii_only)]
+    return found if len(found) <= SHOWN else [*found[: SHOWN - 1], ("…", "")]
 
 
 def _holds(node: pb.NodeRow) -> str:
-    if node.replica_ids:
-        return joined(sorted(node.replica_ids), most=3)
+    """What runs there, which GPUs are not as they should be, why it is set aside."""
+    models: dict[str, list[str]] = {}
+    for replica_id in sorted(node.replica_ids):
+        models.setdefault(replica_id.rpartition("/")[0], []).append(replica_id)
+    named = [ids[0] if len(ids) == 1 else f"{len(ids)} {model}" for model, ids in models.items()]
+    parts = []
+    for word in ("missing", "unhealthy", "foreign"):
+        if indexes := [str(d.device.index) for d in node.devices if _odd(d) == word]:
+            parts.append(f"{' '.join(indexes)} {word}")
+    if node.HasField("reason") and node.schedulability != pb.SCHEDULABILITY_SCHEDULABLE:
+        parts.append(node.reason)
     free = [d for d in node.devices if d.use == pb.DEVICE_USE_FREE]
-    return "nothing, a whole node" if free and len(free) == len(node.devices) else "nothing"
+    whole = bool(free) and len(free) == len(node.devices)
+    parts.insert(1, joined(named, most=2) if named else "nothing, a whole node" if whole else "nothing")
+    return "; ".join(parts)
+
+
+def _odd(row: pb.DeviceRow) -> str | None:
+    """What is wrong with a device, in a word."""
+    if row.use == pb.DEVICE_USE_FOREIGN:
+        return "foreign"
+    if row.use != pb.DEVICE_USE_UNHEALTHY:
+        return None
+    return "unhealthy" if row.device.state == agent_pb2.DEVICE_STATE_UNHEALTHY else "missing"
 
 
 def render_gpus(page: Page, answer: pb.ListDevicesResponse) -> None:
@@ -99,41 +123,68 @@ def render_gpus(page: Page, answer: pb.ListDevicesResponse) -> None:
 
 
 def _render_node(page: Page, node_id: str, rows: Sequence[pb.DeviceRow], now: float) -> None:
-    states = Counter(words.device_state(row.device) for row in rows)
-    page.line((node_id, "bold"), " · ", ", ".join(f"{states[word]} {word}" for word in sorted(states)))
+    states = Counter(_odd(row) or "healthy" for row in rows)
+    kinds = Counter(
+        f"{row.device.gpu_class} {size(row.device.memory_total_bytes)}"
+        if row.device.HasField("memory_total_bytes")
+        else row.device.gpu_class
+        for row in rows
+    )
+    what = ", ".join(f"{n} {kind}" for kind, n in sorted(kinds.items()))
+    health = ", ".join(f"{states[word]} {word}" for word in sorted(states, key=lambda w: (w != "healthy", w)))
+    page.line((node_id, "bold"), f" · {what} · {health}")
     columns = [
         Column("GPU", right=True),
-        Column("CLASS"),
         Column("STATE"),
-        Column("REPLICA", most=32),
+        Column("REPLICA", most=24),
         Column("IDLE", right=True),
         Column("MEMORY"),
         Column("TEMP", right=True),
         Column("POWER", right=True),
     ]
-    table(page, columns, [_device(page, row, now) for row in rows])
-    uses = Counter(USE_PART[row.use] for row in rows)
-    total = " + ".join(f"{uses[part.name]} {part.name}" for part in PARTS if uses[part.name])
+    table(page, columns, [line for row in rows for line in _device(page, row, now)])
+    uses = Counter(words.shown_use(row) for row in rows)
+    order = [part.name for part in PARTS]
+    order.insert(order.index("unhealthy"), "missing")
+    total = " + ".join(f"{uses[name]} {name}" for name in order if uses[name])
     page.line((f"{len(rows)} = {total}", "dim"))
 
 
-def _device(page: Page, row: pb.DeviceRow, now: float) -> tuple[str | Piece, ...]:
+def _device(page: Page, row: pb.DeviceRow, now: float) -> list[Row]:
     device = row.device
-    state: Piece = (USE_PART[row.use], "")
-    replica = row.replica_id if row.HasField("replica_id") else ""
-    if device.state != agent_pb2.DEVICE_STATE_HEALTHY:
-        state = (words.device_state(device).upper(), "bold red")
-        replica = f"!! {device.reason or 'no reason given'}" + (f", holds {replica}" if replica else "")
-    return (
-        str(device.index),
-        device.gpu_class,
-        state,
-        replica,
-        idle_for(row.idleness, now=now) if row.HasField("idleness") else "",
-        _memory(page, device),
-        f"{device.temperature_celsius:.0f} °C" if device.HasField("temperature_celsius") else "-",
-        f"{device.power_watts:.0f} W" if device.HasField("power_watts") else "-",
-    )
+    if row.use == pb.DEVICE_USE_UNHEALTHY:
+        word = words.shown_use(row).upper()
+        return [Span((str(device.index), (word, "bold red")), ("!! " + _fault(row, now), ""))]
+    lines: list[Row] = [
+        (
+            str(device.index),
+            USE_PART[row.use],
+            row.replica_id if row.HasField("replica_id") else "",
+            idle_for(row.idleness, now=now) if row.HasField("idleness") else "",
+            _memory(page, device),
+            f"{device.temperature_celsius:.0f} °C" if device.HasField("temperature_celsius") else "-",
+            f"{device.power_watts:.0f} W" if device.HasField("power_watts") else "-",
+        )
+    ]
+    lines += [Span(("", ""), (f" * {words.process(one)}, not started by us", "")) for one in device.foreign]
+    if device.HasField("fault") and device.fault.fault_class != agent_pb2.FAULT_CLASS_APP:
+        at = moment(device.fault.at_unix_s, now=now)
+        lines.append(Span(("", ""), (f" * had {words.fault(device.fault)} at {at}, and healed", "dim")))
+    return lines
+
+
+def _fault(row: pb.DeviceRow, now: float) -> str:
+    device = row.device
+    missing = "not in the inventory" if words.shown_use(row) == "missing" else "no reason told"
+    told = words.fault(device.fault) if device.HasField("fault") else device.reason or missing
+    parts = [told]
+    if device.HasField("since_unix_s"):
+        parts.append(f"since {moment(device.since_unix_s, now=now, seconds=True)}")
+    if row.HasField("replica_id"):
+        parts.append(f"{row.replica_id} is on it")
+    if device.HasField("temperature_celsius"):
+        parts.append(f"last seen at {device.temperature_celsius:.0f} °C")
+    return "; ".join(parts)
 
 
 def _memory(page: Page, device: agent_pb2.Device) -> str:
@@ -141,5 +192,5 @@ def _memory(page: Page, device: agent_pb2.Device) -> str:
         return "-"
     used = device.memory_used_bytes if device.HasField("memory_used_bytes") else None
     share = used / device.memory_total_bytes if used is not None and device.memory_total_bytes else None
-    bar = progress(share, width=8, ascii_only=page.ascii_only) if share is not None else " " * 8
+    bar = progress(share, width=12, ascii_only=page.ascii_only) if share is not None else " " * 12
     return f"{bar} {size_of(used, device.memory_total_bytes)}"

@@ -5,9 +5,9 @@ from collections import Counter
 from llmgw.v1 import operator_pb2 as pb
 from llmgw.v1 import routing_pb2
 from llmgw_controller.cli import words
-from llmgw_controller.cli.page import Column, Page, Piece, table
+from llmgw_controller.cli.page import Column, Page, Piece, table, wrapped
 from llmgw_controller.cli.text import ago, count, duration, joined
-from llmgw_controller.cli.views.common import first_line, idle_for, number
+from llmgw_controller.cli.views.common import first_line, idle_for, marked, number
 
 SHOWN = 20
 _TROUBLE = (pb.REPLICA_PHASE_UNPLACEABLE, pb.REPLICA_PHASE_FAILED, pb.REPLICA_PHASE_BACKOFF)
@@ -25,8 +25,7 @@ def render_replicas(page: Page, answer: pb.ListReplicasResponse, *, every: bool)
         page.line("no model is up; a request for a cold one starts it: llmgwctl models")
         return
     columns = [
-        Column(""),
-        Column("REPLICA", most=32),
+        Column("   REPLICA", most=35),
         Column("PHASE"),
         Column("NODES", most=26),
         Column("GPUS", right=True),
@@ -40,8 +39,7 @@ def render_replicas(page: Page, answer: pb.ListReplicasResponse, *, every: bool)
         columns,
         [
             (
-                _mark(r),
-                r.replica_id,
+                marked(_mark(r), r.replica_id),
                 words.phase(r),
                 joined(sorted({s.node_id for s in r.shards}), most=3),
                 str(r.gpus),
@@ -52,18 +50,32 @@ def render_replicas(page: Page, answer: pb.ListReplicasResponse, *, every: bool)
             for r in shown
         ],
     )
-    if len(shown) < len(rows):
-        page.line(f"… {len(rows) - len(shown)} more.  llmgwctl replicas --all")
+    if hidden := rows[len(shown) :]:
+        fine = all(r.phase == pb.REPLICA_PHASE_READY and words.idleness(r.idleness) == "busy" for r in hidden)
+        page.line(f"… {len(hidden)} more{', all ready and busy' if fine else ''}.  llmgwctl replicas --all")
     for r in shown:
-        if r.HasField("reason"):
-            until = f", again in {duration(r.until_unix_s - now)}" if r.HasField("until_unix_s") else ""
-            page.line((f"{r.replica_id}: {r.reason}{until}", "dim"))
+        _notes(page, r, now)
     unknown = [r for r in rows if _up(r) and words.idleness(r.idleness) == "unknown"]
     if unknown:
         reasons = " · ".join(
             f"{r.replica_id} {words.unknown_reason(r.idleness.unknown_reason)}" for r in unknown[:4]
         )
-        page.line(f"Idle for -: {reasons}")
+        more = f" · {len(unknown) - 4} more" if len(unknown) > 4 else ""
+        wrapped(page, [("Idle for -: ", "")], reasons + more)
+
+
+def _notes(page: Page, r: pb.ReplicaRow, now: float) -> None:
+    """What a cell has no room for."""
+    told = []
+    if r.HasField("reason"):
+        until = r.HasField("until_unix_s") and r.phase == pb.REPLICA_PHASE_BACKOFF
+        told.append(r.reason + (f", again in {duration(r.until_unix_s - now)}" if until else ""))
+    if r.HasField("probe_error") and not _up(r):
+        told.append(f"its last probe: {r.probe_error}")
+    if r.HasField("stalled_s"):
+        told.append(f"no token for {duration(r.stalled_s)} while requests run")
+    for text in told:
+        wrapped(page, [(f"{r.replica_id}: ", "dim")], text)
 
 
 def _up(r: pb.ReplicaRow) -> bool:
@@ -73,11 +85,14 @@ def _up(r: pb.ReplicaRow) -> bool:
 def _rank(r: pb.ReplicaRow) -> int:
     if r.unreachable or r.phase in _TROUBLE:
         return 0
-    return 1 if _up(r) and words.idleness(r.idleness) == "unknown" else 2
+    if _up(r) and words.idleness(r.idleness) == "unknown":
+        return 1
+    busy = r.phase == pb.REPLICA_PHASE_READY and words.idleness(r.idleness) == "busy"
+    return 3 if busy else 2
 
 
 def _mark(r: pb.ReplicaRow) -> Piece:
-    return (("!!", "bold red"), (" *", ""), ("", ""))[_rank(r)]
+    return (("!!", "bold red"), (" *", ""), ("", ""), ("", ""))[_rank(r)]
 
 
 def _idle_for(r: pb.ReplicaRow, now: float) -> str:
@@ -137,42 +152,58 @@ def render_models(page: Page, answer: pb.ListModelsResponse) -> None:
         page.line("the catalog is empty; add one: llmgwctl model apply FILE (see docs/catalog.md)")
         return
     columns = [
-        Column("MODEL", most=36),
-        Column("STATE"),
+        Column("MODEL", most=32),
+        Column("STATE", most=24),
         Column("WANTED", right=True),
         Column("READY", right=True),
         Column("IN FLIGHT", right=True),
         Column("HELD", right=True),
         Column("LAST ASKED"),
         Column("GPUS", right=True),
-        Column("FROM"),
     ]
-    table(
-        page,
-        columns,
-        [
-            (
-                m.model,
-                _state(m),
-                str(m.wanted),
-                str(m.ready),
-                number(m, "in_flight"),
-                str(m.held),
-                ago(m.last_asked_unix_s if m.HasField("last_asked_unix_s") else None, now=now),
-                str(m.gpus),
-                m.source,
-            )
-            for m in rows
-        ],
-    )
+    table(page, columns, [*(_model(m, now) for m in rows), _total(rows)])
     for m in rows:
-        if m.HasField("reason"):
-            page.line((f"{m.model}: {m.reason}", "dim"))
+        if m.HasField("reason") and m.availability == routing_pb2.MODEL_AVAILABILITY_UNAVAILABLE:
+            wrapped(page, [(f"{m.model}: ", "dim")], m.reason)
+
+
+def _model(m: pb.ModelRow, now: float) -> tuple[str | Piece, ...]:
+    return (
+        m.model,
+        _state(m),
+        str(m.wanted),
+        str(m.ready),
+        number(m, "in_flight"),
+        str(m.held),
+        ago(m.last_asked_unix_s if m.HasField("last_asked_unix_s") else None, now=now),
+        str(m.gpus),
+    )
+
+
+def _total(rows: list[pb.ModelRow]) -> tuple[str, ...]:
+    """A sum with an unknown part is unknown."""
+    flights = [m.in_flight for m in rows if m.HasField("in_flight")]
+    return (
+        str(len(rows)),
+        "",
+        str(sum(m.wanted for m in rows)),
+        str(sum(m.ready for m in rows)),
+        str(sum(flights)) if len(flights) == len(rows) else "-",
+        str(sum(m.held for m in rows)),
+        "",
+        str(sum(m.gpus for m in rows)),
+    )
 
 
 def _state(m: pb.ModelRow) -> str | Piece:
+    if m.stopped:
+        return "stopped"
     if m.availability == routing_pb2.MODEL_AVAILABILITY_UNAVAILABLE:
-        return ("!! unavailable", "bold red")
+        return ("!! down", "bold red")
     if m.availability == routing_pb2.MODEL_AVAILABILITY_STARTING:
-        return f"starting, ~{duration(m.eta_s)}" if m.HasField("eta_s") else "starting"
-    return words.availability(m.availability)
+        word = m.reason or "starting"
+        return f"{word}, ~{duration(m.eta_s)}" if m.HasField("eta_s") else word
+    word = words.availability(m.availability)
+    idleness = words.idleness(m.idleness) if m.HasField("idleness") else ""
+    told = f"{word}, {idleness}" if idleness in ("idle", "unknown") else word
+    return f"{told}, pinned" if m.pinned else told
