@@ -7,6 +7,8 @@ from typing import Protocol
 
 from llmgw_agent.core.adoption import Found
 from llmgw_agent.core.devices import Device
+from llmgw_agent.core.load import Answer
+from llmgw_agent.core.logs import Chunk
 from llmgw_agent.core.shard import Ended, ProcessIdentity, Shard
 from llmgw_agent.core.weights import Held, Listing, WeightsKey
 from llmgw_agent.core.words import Heard, Said
@@ -135,6 +137,10 @@ class WeightsLike(Protocol):
 
     def fetching(self, key: WeightsKey) -> bool: ...
 
+    def flights(self) -> Mapping[WeightsKey, float | None]:
+        """What is on its way, with how far it is."""
+        ...
+
     async def held(self) -> tuple[Held, ...]: ...
 
 
@@ -150,6 +156,39 @@ class DeviceProvider(Protocol):
         ...
 
     def close(self) -> None: ...
+
+
+class LogLike(Protocol):
+    """One engine's log; both are blocking and raise FileNotFoundError."""
+
+    def tail(self, lines: int) -> Sequence[Chunk]:
+        """The last lines; reading goes on after them."""
+        ...
+
+    def more(self) -> Chunk | None:
+        """What came since, a piece at most; None: nothing."""
+        ...
+
+
+class LoadLike(Protocol):
+    """Asks an engine as a client does."""
+
+    async def path(self, at: HostPort, model: str, engine: str, credential: str | None) -> str:
+        """The kind of request it answers. Raises InvalidRequest when it generates nothing, Unavailable."""
+        ...
+
+    async def ask(
+        self,
+        at: HostPort,
+        path: str,
+        model: str,
+        engine: str,
+        credential: str | None,
+        prompt: str,
+        tokens: int,
+    ) -> Answer:
+        """One request to its end, timed. Raises Unavailable and InvalidRequest."""
+        ...
 
 
 class ControllerStream(Protocol):

@@ -18,9 +18,11 @@ from llmgw_agent.adapters import machine, nvidia, processes
 from llmgw_agent.adapters.admin import AgentMetrics, application, metrics_application
 from llmgw_agent.adapters.declared import DeclaredDevices
 from llmgw_agent.adapters.engine_http import AiohttpEngine
+from llmgw_agent.adapters.engine_load import EngineLoad
 from llmgw_agent.adapters.fault_memory import FaultMemory
 from llmgw_agent.adapters.fetching import FetchLimits, Weights
 from llmgw_agent.adapters.journal import Journal
+from llmgw_agent.adapters.log_files import LogFile
 from llmgw_agent.adapters.mirror_client import MirrorClient
 from llmgw_agent.adapters.ownership import Ownership
 from llmgw_agent.adapters.stream import dial
@@ -154,6 +156,7 @@ class _Agent:
         return World(
             clock=self._clock, journal=self._journal, launcher=self._launcher, weights=self._weights,
             devices=self.devices, http=AiohttpEngine(http), new_token=lambda: secrets.token_hex(16),
+            load=EngineLoad(http, self._clock), log_file=LogFile,
             surroundings=Surroundings(
                 listen_host=self._listen, model_path=None, llamacpp_python=settings.llamacpp_python,
                 llamacpp_runner=str(Path(llamacpp_main.__file__).resolve()),

@@ -3,18 +3,25 @@
 from llmgw.v1 import agent_pb2 as pb
 from llmgw_agent.core.devices import Device, DeviceState, Inventory
 from llmgw_agent.core.faults import FaultClass
+from llmgw_agent.core.load import Level, Load
 from llmgw_agent.core.plan import Wanted, Wish
 from llmgw_agent.core.shard import Shard, ShardState
 from llmgw_agent.core.spec import ShardSpec, WeightsRef, check_spec
 from llmgw_agent.core.weights import Held, WeightsKey
 from llmgw_agent.core.words import (
     Beat,
+    CancelWord,
     DesiredList,
     DevicesReport,
     DrainWord,
+    DriveReport,
+    DriveWord,
     Heard,
     Hello,
+    LogPiece,
+    LogsWord,
     MoveOn,
+    PrefetchWord,
     Rejected,
     RemoveWord,
     Result,
@@ -117,7 +124,7 @@ def shard_to(shard: Shard) -> pb.ObservedShard:
 
 def device_to(one: Device) -> pb.Device:
     """One GPU."""
-    return pb.Device(
+    m = pb.Device(
         device_id=one.device_id, index=one.index, gpu_class=one.gpu_class, vendor=one.vendor,
         memory_total_bytes=one.memory_total_bytes, memory_used_bytes=one.memory_used_bytes,
         foreign_used_bytes=one.foreign_used_bytes, temperature_celsius=one.temperature_celsius,
@@ -153,8 +160,27 @@ def inventory_to(one: Inventory) -> pb.Inventory:
 def held_to(held: Held) -> pb.HeldWeights:
     """One version on disk."""
     return pb.HeldWeights(
-        model=held.key.model, version=held.key.version, bytes=held.bytes, complete=held.complete
-    )
+        model=held.key.model, version=held.key.version, bytes=held.bytes, complete=held.complete,
+        fetching=held.fetching, progress=held.progress, error=held.error, shard_ids=held.shard_ids,
+    )  # fmt: skip
+
+
+def load_from(m: pb.DriveBenchmark) -> Load:
+    """Raises InvalidRequest for levels that are none."""
+    levels = tuple(m.concurrency)
+    if any(level < 1 for level in levels) or list(levels) != sorted(set(levels)):
+        raise InvalidRequest(f"levels {list(levels)} do not rise from 1")
+    if m.prompt_tokens < 1 or m.output_tokens < 1 or m.level_timeout_s <= 0:
+        raise InvalidRequest("a benchmark needs prompt tokens, output tokens and a time limit")
+    return Load(levels, m.requests_per_level or None, m.prompt_tokens, m.output_tokens, m.level_timeout_s)
+
+
+def level_to(level: Level) -> pb.BenchmarkLevel:
+    """One level as measured."""
+    return pb.BenchmarkLevel(
+        concurrency=level.concurrency, requests=level.requests, failed=level.failed, seconds=level.seconds,
+        output_tokens=level.output_tokens, ttft_s=level.ttft_s, inter_token_s=level.inter_token_s,
+    )  # fmt: skip
 
 
 def heard_from(m: pb.ConnectResponse) -> Heard:
@@ -181,14 +207,26 @@ def _word(m: pb.ConnectResponse) -> Word:
                 return StopWord(s.command_id, ShardId(s.shard_id), s.reason or "stopped")
             case "remove_weights":
                 r = m.remove_weights
-                return RemoveWord(r.command_id, WeightsKey(r.model, r.version))
+                return RemoveWord(r.command_id, WeightsKey(r.model, r.version), r.force)
+            case "prefetch_weights":
+                p = m.prefetch_weights
+                key = WeightsKey(p.weights.model, p.weights.version)
+                return PrefetchWord(p.command_id, key, tuple(p.mirror_urls))
+            case "read_logs":
+                g = m.read_logs
+                return LogsWord(g.command_id, ShardId(g.shard_id), g.tail_lines, g.follow)
+            case "drive_benchmark":
+                d = m.drive_benchmark
+                return DriveWord(d.command_id, ShardId(d.shard_id), load_from(d))
+            case "cancel_command":
+                return CancelWord(m.cancel_command.command_id)
             case "reject":
                 leader = m.reject.leader_address if m.reject.HasField("leader_address") else None
                 return Rejected(m.reject.code, m.reject.text, leader)
             case "move_on":
                 return MoveOn(m.move_on.leader_address if m.move_on.HasField("leader_address") else None)
     except InvalidRequest as e:
-        return Unreadable(e.text, m.start_shard.command_id if kind == "start_shard" else None)
+        return Unreadable(e.text, getattr(getattr(m, kind or ""), "command_id", None))
     return Unreadable("a message of a kind this agent does not know; the controller may be newer")
 
 
@@ -216,8 +254,30 @@ def said_to(epoch: int | None, said: Said) -> pb.ConnectRequest:
             m.weights_status.CopyFrom(pb.WeightsStatus(weights=held, disk_free_bytes=said.disk_free_bytes))
         case Result():
             m.command_result.CopyFrom(
-                pb.CommandResult(command_id=said.command_id, accepted=said.accepted, message=said.message)
+                pb.CommandResult(
+                    command_id=said.command_id, accepted=said.accepted, message=said.message,
+                    freed_bytes=said.freed_bytes,
+                )
+            )  # fmt: skip
+        case LogPiece():
+            m.log_piece.CopyFrom(
+                pb.LogPiece(
+                    command_id=said.command_id, data=said.data, gap=said.gap, end=said.end, error=said.error
+                )
             )
+        case DriveReport():
+            m.benchmark_report.CopyFrom(_drive_report(said))
         case Beat():
             m.beat.CopyFrom(pb.Beat(sequence=said.sequence))
+    return m
+
+
+def _drive_report(said: DriveReport) -> pb.BenchmarkReport:
+    m = pb.BenchmarkReport(command_id=said.command_id, end=said.end, error=said.error)
+    if said.level is not None:
+        m.level.CopyFrom(level_to(said.level))
+    if (how := said.progress) is not None:
+        m.progress.CopyFrom(
+            pb.BenchmarkProgress(concurrency=how.concurrency, finished=how.finished, requests=how.requests)
+        )
     return m

@@ -59,10 +59,16 @@ class Weights:
         self._clock = clock
         self._limits = limits
         self._flights: dict[WeightsKey, _Flight] = {}
+        #: Being removed: whoever fetches one waits until it is gone.
+        self._leaving: dict[WeightsKey, asyncio.Task[int]] = {}
 
     def fetching(self, key: WeightsKey) -> bool:
         """Whether it is on its way here."""
         return key in self._flights
+
+    def flights(self) -> dict[WeightsKey, float | None]:
+        """What is on its way, with how far it is (0..1; None: unknown)."""
+        return {key: flight.latest for key, flight in self._flights.items()}
 
     def model_path(self, key: WeightsKey, entry_file: str | None) -> Path:
         """What the engine opens. Raises NotFound."""
@@ -73,8 +79,22 @@ class Weights:
         return await asyncio.to_thread(self.store.held)
 
     async def remove(self, key: WeightsKey) -> int:
-        """Delete it and return the bytes freed. Raises NotFound; the caller has seen that nobody uses it."""
-        return await asyncio.to_thread(self.store.remove, key)
+        """Delete it and return the bytes freed. Raises NotFound; the caller has seen that nobody uses it.
+
+        Before the first await here it is marked as leaving: a start that comes from now on waits in `fetch`
+        until it is gone, and fetches it again, rather than finding half of it. Who asked may be cancelled;
+        the removal goes on, and so does the mark."""
+        if key in self._leaving:
+            await self._left(key)
+            raise NotFound(f"{key} is not on this node")
+        task = asyncio.create_task(asyncio.to_thread(self.store.remove, key), name=f"remove {key}")
+        self._leaving[key] = task
+        task.add_done_callback(lambda _: self._leaving.pop(key))
+        return await asyncio.shield(task)
+
+    async def _left(self, key: WeightsKey) -> None:
+        while (leaving := self._leaving.get(key)) is not None:
+            await asyncio.wait({leaving})
 
     async def verify(self, key: WeightsKey, total_bytes: int, progress: Progress) -> str | None:
         """None when it is as published, else what is wrong."""
@@ -96,6 +116,7 @@ class Weights:
         """Make sure the version is published here. Asks no mirror when it is.
 
         Raises LlmgwError saying why it cannot be had."""
+        await self._left(key)
         if (listing := await asyncio.to_thread(self.store.listing, key)) is not None:
             return listing
         mirrors = self._mirrors or mirrors

@@ -33,6 +33,8 @@ class WeightsStore:
     def __init__(self, root: Path) -> None:
         self.root = root
         self._numbers = itertools.count()
+        #: Two removals at once must not delete the same tree.
+        self._emptying = threading.Lock()
         for name in (".partial", ".trash"):
             (root / name).mkdir(parents=True, exist_ok=True)
 
@@ -134,25 +136,27 @@ class WeightsStore:
         return sum(max(0, one.size - _size(folder / one.path)) for one in listing.files)
 
     def remove(self, key: WeightsKey) -> int:
-        """Delete a version, published or partial; returns the bytes freed. Raises NotFound."""
-        freed, found = 0, False
-        for place in (self.folder(key), self.partial(key)):
-            if place.exists():
-                found = True
-                freed += _tree_bytes(place / "files")
-                self._to_trash(place)
-        if not found:
-            raise NotFound(f"{key} is not on this node")
-        self.empty_trash()
-        return freed
+        """Delete a version, published or partial; returns the bytes freed, by a second look at what is left.
 
-    def _to_trash(self, place: Path) -> None:
-        os.rename(place, self.root / ".trash" / f"{os.getpid()}-{next(self._numbers)}")
+        Raises NotFound, and OSError when some of it cannot be deleted."""
+        places = [place for place in (self.folder(key), self.partial(key)) if place.exists()]
+        if not places:
+            raise NotFound(f"{key} is not on this node")
+        held = sum(_tree_bytes(place / "files") for place in places)
+        gone = [self._to_trash(place) for place in places]
+        self.empty_trash()
+        return held - sum(_tree_bytes(place / "files") for place in (*places, *gone))
+
+    def _to_trash(self, place: Path) -> Path:
+        trash = self.root / ".trash" / f"{os.getpid()}-{next(self._numbers)}"
+        os.rename(place, trash)
+        return trash
 
     def empty_trash(self) -> None:
         """Delete what earlier removals left, also those a crash interrupted."""
-        for one in (self.root / ".trash").iterdir():
-            shutil.rmtree(one)
+        with self._emptying:
+            for one in (self.root / ".trash").iterdir():
+                shutil.rmtree(one)
 
     def held(self) -> tuple[Held, ...]:
         """All versions on disk, in order of name."""

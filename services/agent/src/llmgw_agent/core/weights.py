@@ -1,8 +1,8 @@
 """Weights by name: what a mirror lists, what this node holds."""
 
 import re
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 from llmgw_agent.core.paths import file_path
@@ -53,6 +53,46 @@ class Held:
     key: WeightsKey
     bytes: int
     complete: bool
+    fetching: bool = False
+    #: 0..1 while fetching; None when unknown.
+    progress: float | None = None
+    #: Why the newest prefetch of it failed.
+    error: str | None = None
+    #: Shards started from it that have not exited.
+    shard_ids: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Removal:
+    """What became of a removal: a line for people, and the bytes that a second look found to be free."""
+
+    text: str
+    freed_bytes: int
+
+
+def told(
+    held: Sequence[Held],
+    *,
+    flights: Mapping[WeightsKey, float | None],
+    failed: Mapping[WeightsKey, str],
+    users: Mapping[WeightsKey, tuple[str, ...]],
+) -> tuple[Held, ...]:
+    """What is on disk with what is known beside it; also what is asked for and not on disk yet."""
+    by_key = {one.key: one for one in held if not one.complete}
+    by_key |= {one.key: one for one in held if one.complete}
+    for key in (*flights, *failed):
+        by_key.setdefault(key, Held(key, 0, complete=False))
+    found = [
+        replace(
+            one,
+            fetching=key in flights,
+            progress=flights.get(key),
+            error=None if one.complete else failed.get(key),
+            shard_ids=users.get(key, ()),
+        )
+        for key, one in by_key.items()
+    ]
+    return tuple(sorted(found, key=lambda one: (one.key.model, one.key.version)))
 
 
 def parse_listing(body: Any, key: WeightsKey) -> Listing:

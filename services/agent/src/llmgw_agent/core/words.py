@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from llmgw_agent.core.devices import Device, Inventory
+from llmgw_agent.core.load import Level, Load, Progress
 from llmgw_agent.core.plan import Wanted
 from llmgw_agent.core.shard import Shard
 from llmgw_agent.core.spec import ShardSpec
@@ -52,6 +53,37 @@ class StopWord:
 class RemoveWord:
     command_id: str
     key: WeightsKey
+    #: Also while a shard maps it.
+    force: bool = False
+
+
+@dataclass(frozen=True)
+class PrefetchWord:
+    command_id: str
+    key: WeightsKey
+    mirror_urls: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class LogsWord:
+    command_id: str
+    shard_id: ShardId
+    tail_lines: int
+    follow: bool
+
+
+@dataclass(frozen=True)
+class DriveWord:
+    command_id: str
+    shard_id: ShardId
+    load: Load
+
+
+@dataclass(frozen=True)
+class CancelWord:
+    """Of a LogsWord or a DriveWord."""
+
+    command_id: str
 
 
 @dataclass(frozen=True)
@@ -74,7 +106,13 @@ class Unreadable:
     command_id: str | None = None
 
 
-Word = Welcome | DesiredList | StartWord | DrainWord | StopWord | RemoveWord | Rejected | MoveOn | Unreadable
+#: What takes a while, and is answered when it is done or bit by bit.
+LongWord = RemoveWord | PrefetchWord | LogsWord | DriveWord
+
+Word = (
+    Welcome | DesiredList | StartWord | DrainWord | StopWord | LongWord | CancelWord | Rejected | MoveOn
+    | Unreadable
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -121,6 +159,29 @@ class Result:
     command_id: str
     accepted: bool
     message: str
+    freed_bytes: int | None = None
+
+
+@dataclass(frozen=True)
+class LogPiece:
+    command_id: str
+    data: bytes
+    #: Lines are missing before it.
+    gap: bool = False
+    end: bool = False
+    #: With `end`: why there is no more; None: all was read.
+    error: str | None = None
+
+
+@dataclass(frozen=True)
+class DriveReport:
+    """How far a level is, or the level, or the end."""
+
+    command_id: str
+    level: Level | None = None
+    progress: Progress | None = None
+    end: bool = False
+    error: str | None = None
 
 
 @dataclass(frozen=True)
@@ -128,4 +189,6 @@ class Beat:
     sequence: int
 
 
-Said = Hello | Inventory | DevicesReport | ShardsReport | WeightsReport | Result | Beat
+Said = (
+    Hello | Inventory | DevicesReport | ShardsReport | WeightsReport | Result | LogPiece | DriveReport | Beat
+)  # fmt: skip

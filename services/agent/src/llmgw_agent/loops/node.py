@@ -3,16 +3,17 @@
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 
 from llmgw_agent.core import plan as planning
 from llmgw_agent.core.shard import MAY_RUN, Exit, Shard, ShardState
 from llmgw_agent.core.spec import ShardSpec
-from llmgw_agent.core.weights import WeightsKey
+from llmgw_agent.core.weights import Held
 from llmgw_agent.loops.owner import ShardOwner
+from llmgw_agent.loops.prefetch import WeightsDesk
 from llmgw_agent.loops.world import World
 from llmgw_agent.ports import RunningEngine
-from llmgw_kit.errors import Conflict, NotFound, Unavailable
+from llmgw_kit.errors import Conflict, NotFound
 from llmgw_kit.ids import ShardId
 from llmgw_kit.lifecycle import cancel_all
 
@@ -36,10 +37,27 @@ class Node:
         #: Ends since this agent started, by reason.
         self.exits: Counter[str] = Counter()
         self.bug: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self.weights = WeightsDesk(world.weights, self.shards, changed)
 
     def shards(self) -> dict[ShardId, Shard]:
         """What is known of each, in order of id."""
         return {shard_id: self._owners[shard_id].shard for shard_id in sorted(self._owners)}
+
+    def told_of(self, held: Sequence[Held]) -> tuple[Held, ...]:
+        """Weights on disk, with what the node knows of them."""
+        return self.weights.told_of(held)
+
+    @property
+    def world(self) -> World:
+        """What its shards stand on."""
+        return self._world
+
+    def serving(self, shard_id: ShardId) -> Shard:
+        """A shard whose engine answers. Raises NotFound, and Conflict when it does not serve."""
+        shard = self._owner(shard_id).shard
+        if shard.state is not ShardState.SERVING:
+            raise Conflict(f"shard {shard_id} is {shard.state.value}, not serving", code="not_serving")
+        return shard
 
     def leaders(self) -> list[int]:
         """Pids of the engines' first processes, which lead their sessions."""
@@ -158,27 +176,6 @@ class Node:
             log.error("journal of shard %s cannot be removed: %s", shard_id, e)
         self._changed()
 
-    async def remove_weights(self, key: WeightsKey) -> str:
-        """Says how much was freed. Raises Conflict while a shard uses them, NotFound."""
-        users = [
-            shard_id
-            for shard_id, shard in self.shards().items()
-            if shard.state is not ShardState.EXITED
-            and shard.spec.weights is not None
-            and (shard.spec.weights.model, shard.spec.weights.version) == (key.model, key.version)
-        ]
-        if users or self._world.weights.fetching(key):
-            raise Conflict(
-                f"{key} is in use by {', '.join(users) or 'a fetch'}", code="in_use",
-                next_steps=["stop the model's replicas on this node first"],
-            )  # fmt: skip
-        try:
-            freed = await self._world.weights.remove(key)
-        except OSError as e:
-            raise Unavailable(f"{key} cannot be removed: {e}") from None
-        self._changed()
-        return f"removed {key}: {freed} bytes freed"
-
     def check_silence(self, silent_s: float) -> None:
         """Stop what its profile does not let run without a controller for so long."""
         for shard_id, shard in self.shards().items():
@@ -190,6 +187,7 @@ class Node:
         """Let go of everything and leave the engines running."""
         sweeping = [self._sweeping] if self._sweeping is not None else []
         await cancel_all(*self._tasks.values(), *sweeping)
+        await self.weights.leave()
 
 
 def by_state(shards: Mapping[ShardId, Shard]) -> dict[ShardState, int]:

@@ -12,12 +12,16 @@ from llmgw_agent.core.shard import Shard
 from llmgw_agent.core.weights import Held
 from llmgw_agent.core.words import (
     Beat,
+    CancelWord,
     DesiredList,
     DevicesReport,
     DrainWord,
+    DriveWord,
     Heard,
     Hello,
+    LogsWord,
     MoveOn,
+    PrefetchWord,
     Rejected,
     RemoveWord,
     Result,
@@ -30,6 +34,7 @@ from llmgw_agent.core.words import (
     Welcome,
     Word,
 )
+from llmgw_agent.loops.commands import Commands
 from llmgw_agent.loops.view import View
 from llmgw_agent.loops.waiting import within
 from llmgw_agent.ports import ControllerStream
@@ -69,7 +74,7 @@ class Session:
         #: None until this session's first Desired.
         self._wishes: dict[ShardId, Wanted] | None = None
         self._sent = _Sent(hello)
-        self._removals: set[asyncio.Task[None]] = set()
+        self._commands = Commands(view, self._say, clock)
 
     async def run(self) -> None:
         """Until it ends: always by raising SessionOver."""
@@ -87,9 +92,10 @@ class Session:
             leader = getattr(e, "leader_address", None)
             raise SessionOver(e.text, code=e.code, leader=leader) from None
         finally:
-            for task in (*tasks, *self._removals):
+            for task in tasks:
                 task.cancel()
-            await asyncio.gather(*tasks, *self._removals, return_exceptions=True)
+            await asyncio.gather(*tasks, return_exceptions=True)
+            await self._commands.close()
             await self.stream.close()
 
     async def _say(self, said: Said) -> None:
@@ -162,11 +168,10 @@ class Session:
         match word:
             case StartWord() | DrainWord() | StopWord():
                 await self._answer(word)
-            case RemoveWord():
-                # Deleting terabytes takes a while, and a stop must not wait behind it.
-                removal = asyncio.create_task(self._answer(word), name=f"remove {word.key}")
-                self._removals.add(removal)
-                removal.add_done_callback(self._removals.discard)
+            case RemoveWord() | PrefetchWord() | LogsWord() | DriveWord():
+                self._commands.begin(word)
+            case CancelWord():
+                self._commands.cancel(word)
             case Unreadable(text, command_id):
                 log.error("the controller said something unreadable: %s", text)
                 if command_id is not None:
@@ -174,15 +179,15 @@ class Session:
             case _:
                 log.error("the controller sent %s in the middle of a session; ignored", type(word).__name__)
 
-    async def _answer(self, word: StartWord | DrainWord | StopWord | RemoveWord) -> None:
+    async def _answer(self, word: StartWord | DrainWord | StopWord) -> None:
         try:
-            result = Result(word.command_id, True, await self._do(word))
+            result = Result(word.command_id, True, self._do(word))
         except LlmgwError as e:
             result = Result(word.command_id, False, e.text)
         with suppress(Unavailable):  # the stream has ended; who listens says why
             await self._say(result)
 
-    async def _do(self, word: StartWord | DrainWord | StopWord | RemoveWord) -> str:
+    def _do(self, word: StartWord | DrainWord | StopWord) -> str:
         """What was done, for people. Raises LlmgwError saying why it was not."""
         node = self._view.node
         match word:
@@ -197,10 +202,6 @@ class Session:
             case StopWord():
                 self._wish(word.shard_id, Wish.STOP)
                 return node.stop(word.shard_id, word.reason)
-            case RemoveWord():
-                said = await node.remove_weights(word.key)
-                await self._view.refresh()
-                return said
 
     def _wish(self, shard_id: ShardId, wish: Wish) -> None:
         if self._wishes is not None and (wanted := self._wishes.get(shard_id)) is not None:

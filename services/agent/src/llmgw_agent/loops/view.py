@@ -72,7 +72,7 @@ class View:
             devices = self.inventory.devices
         total, free = self._disk()
         inventory = replace(self.inventory, devices=devices, disk_total_bytes=total, disk_free_bytes=free)
-        weights = await self._weights.held()
+        weights = self.node.told_of(await self._weights.held())
         if inventory != self.inventory or weights != self.weights:
             self.inventory, self.weights = inventory, weights
             self.changes.notify()

@@ -5,7 +5,15 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from llmgw_agent.engines.base import Surroundings
-from llmgw_agent.ports import DeviceProvider, EngineHttp, EngineLauncher, JournalLike, WeightsLike
+from llmgw_agent.ports import (
+    DeviceProvider,
+    EngineHttp,
+    EngineLauncher,
+    JournalLike,
+    LoadLike,
+    LogLike,
+    WeightsLike,
+)
 from llmgw_kit.clock import Clock
 
 
@@ -19,6 +27,9 @@ class World:
     weights: WeightsLike
     devices: DeviceProvider
     http: EngineHttp
+    load: LoadLike
+    #: The log at a path.
+    log_file: Callable[[Path], LogLike]
     #: Draws a token nobody can guess.
     new_token: Callable[[], str]
     surroundings: Surroundings
