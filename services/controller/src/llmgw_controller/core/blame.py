@@ -19,7 +19,7 @@ class Blame(Enum):
 
 #: Exit reasons as agents and this controller say them.
 BLAME: dict[str, Blame] = {
-    # Another port is leased for the next start; `port_after_port` bounds it.
+    # Another port is leased for the next start; `ends.py` slows a row of them down.
     "port_taken": Blame.NOBODY,
     # Took minutes of silence to judge; the node takes nothing before it was heard again.
     "node_lost": Blame.NOBODY,

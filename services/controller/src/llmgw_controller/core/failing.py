@@ -9,17 +9,21 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from llmgw_controller.core.apply import apply
 from llmgw_controller.core.backoff import delay_s
 from llmgw_controller.core.blame import Blame, blame_of
 from llmgw_controller.core.catalog import Model, Profile, spec_hash
 from llmgw_controller.core.draft import Draft
-from llmgw_controller.core.plan import ForgetAttempts
+from llmgw_controller.core.plan import ForgetAttempts, PutAttempt
 from llmgw_controller.core.state import AttemptRow, Intervals, Phase, Stored, Wish
 from llmgw_kit.ids import ModelId, NodeId, ReplicaId
 
 #: A node rests so many times longer than its replica waits: it must still rest when the wait is over, or the
 #: replica would come back to where it failed.
 NODE_RESTS = 4
+
+#: How the reason of a replica begins that was given up for its profile's sake, not for failures of its own.
+PROFILE_FAILING = "profile failing: "
 
 
 @dataclass(frozen=True)
@@ -38,7 +42,7 @@ class Failing:
 
     def told(self) -> str:
         """For a row: stable while nothing new is learnt."""
-        return f"profile {self.profile} failing: {self.reason} on {', '.join(self.node_ids)}: {self.text}"
+        return f"{self.profile} on {self.gpu_class}: {self.reason} on {', '.join(self.node_ids)}: {self.text}"
 
 
 def failing(stored: Stored, model: Model, profile: Profile, intervals: Intervals) -> Failing | None:
@@ -89,10 +93,15 @@ def startable(stored: Stored, model: Model, intervals: Intervals) -> tuple[Profi
     return tuple(one for one in model.profiles if failing(stored, model, one, intervals) is None)
 
 
+def with_attempt(stored: Stored, attempt: AttemptRow) -> Stored:
+    """The rows with one failed start more."""
+    return apply(stored, (PutAttempt(attempt),))
+
+
 def told_failing(stored: Stored, model: Model, intervals: Intervals) -> str:
     """Why none of its profiles is started."""
     found = (failing(stored, model, profile, intervals) for profile in model.profiles)
-    return "; ".join(one.told() for one in found if one is not None)
+    return PROFILE_FAILING + "; ".join(one.told() for one in found if one is not None)
 
 
 def forgive(draft: Draft) -> None:

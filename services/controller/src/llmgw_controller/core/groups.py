@@ -7,22 +7,21 @@ under a new epoch, a bounded number of times.
 from dataclasses import replace
 from textwrap import shorten
 
-from llmgw_controller.core.backoff import delay_s
+from llmgw_controller.core.blame import Blame, blame_of
 from llmgw_controller.core.draft import Draft
 from llmgw_controller.core.drains import DrainEnd, end_of_drain, quiet_since
+from llmgw_controller.core.ends import judge_end
 from llmgw_controller.core.exits import exit_of, release_exited
 from llmgw_controller.core.hearing import report_of
 from llmgw_controller.core.loads import measured
-from llmgw_controller.core.plan import DeleteReplica, Drain, PutLoad, PutReplica, Severity, Stop
+from llmgw_controller.core.plan import DeleteReplica, Drain, PutAttempt, PutLoad, PutReplica, Severity, Stop
 from llmgw_controller.core.replica import with_phase, with_wish
 from llmgw_controller.core.roster import cancel_drain
 from llmgw_controller.core.state import Exit, Phase, ReplicaRow, ShardState, Wish
+from llmgw_controller.core.words import counted
 
 #: Of an engine's last line, in characters: it stands in a row of a table.
 TOLD_MOST = 300
-
-#: Ends that are nobody's failure: the next start needs no wait and counts for nothing.
-BLAMELESS = frozenset({"port_taken", "node_lost", "node_draining"})
 
 #: States of a shard whose engine was there before and is not serving now. An adopted engine may pass
 #: through LAUNCHING and LOADING again while its new agent asks after its health.
@@ -51,6 +50,8 @@ def _advance(draft: Draft, row: ReplicaRow) -> None:
                 _rise(draft, row)
         case Phase.DRAINING:
             _drain(draft, row)
+        case Phase.STOPPING if row.endpoint_id in draft.stored.leaving_for:
+            pass  # making_room.py: its claims go over to whoever it leaves for.
         case Phase.STOPPING:
             row = release_exited(draft, row)
             if not row.holds_devices:
@@ -73,26 +74,24 @@ def _advance(draft: Draft, row: ReplicaRow) -> None:
 
 def take_down(draft: Draft, row: ReplicaRow, ended: Exit) -> None:
     """Stop what is left of the group and wait, or give up. Devices stay claimed until all exits are seen."""
-    blameless = ended.reason in BLAMELESS
-    failures = row.failures + (0 if blameless else 1)
-    if _stayed_up(draft, row):
-        failures = 0 if blameless else 1
-    row = replace(row, failures=failures)
-    reason = _told(ended)
-    if not blameless and failures >= draft.snapshot.intervals.max_failures:
+    told = _told(ended)
+    judged = judge_end(draft, row, ended, told, stayed_up=_stayed_up(draft, row))
+    if judged.attempt is not None:
+        draft.change(PutAttempt(judged.attempt))
+    row = replace(row, failures=judged.failures)
+    if judged.wait_s is None:
+        reason = judged.given_up or told
         draft.change(PutReplica(with_phase(row, Phase.FAILED, now=draft.now, because=reason, reason=reason)))
-        draft.event("failed", row.replica_id, f"given up after {failures} starts: {reason}", Severity.TROUBLE)
+        text = f"given up after {counted(judged.failures, 'start')}: {reason}"
+        draft.event("failed", row.replica_id, text, Severity.TROUBLE)
     else:
-        wait_s = 0.0 if blameless else delay_s(row.replica_id, failures, draft.snapshot.intervals)
-        until = draft.now + wait_s
+        until = draft.now + judged.wait_s
         draft.change(
-            PutReplica(
-                with_phase(row, Phase.BACKOFF, now=draft.now, because=reason, reason=reason, until=until)
-            )
+            PutReplica(with_phase(row, Phase.BACKOFF, now=draft.now, because=told, reason=told, until=until))
         )
-        severity = Severity.INFO if blameless else Severity.TROUBLE
-        draft.event("restarting", row.replica_id, f"{reason}; again in {wait_s:.0f} s", severity)
-    _stop_rest(draft, draft.row(row.replica_id), reason)
+        severity = Severity.INFO if blame_of(ended.reason) is Blame.NOBODY else Severity.TROUBLE
+        draft.event("restarting", row.replica_id, f"{told}; again in {judged.wait_s:.0f} s", severity)
+    _stop_rest(draft, draft.row(row.replica_id), told)
     release_exited(draft, draft.row(row.replica_id))
 
 
@@ -155,6 +154,8 @@ def _drain(draft: Draft, row: ReplicaRow) -> None:
     if row.wish is Wish.STOP:
         _stop(draft, row, because="stop wished")
         return
+    if row.revocable and row.endpoint_id in draft.stored.leaving_for:
+        return  # making_room.py decides, for all that leave together.
     quiet_at = quiet_since(draft.snapshot, row)
     if quiet_at != row.quiet_at:
         draft.change(PutReplica(replace(row, quiet_at=quiet_at)))

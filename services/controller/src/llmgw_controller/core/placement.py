@@ -21,7 +21,7 @@ from llmgw_controller.core.port_bands import lease, ports_needed
 from llmgw_controller.core.score import Fullness, Score, fullness, score
 from llmgw_controller.core.state import ShardRow
 from llmgw_controller.core.words import counted, gib
-from llmgw_kit.ids import ModelId, NodeId, ReplicaId, ShardId
+from llmgw_kit.ids import DeviceId, ModelId, NodeId, ReplicaId, ShardId
 
 #: Searching the smallest set of leaving replicas is exponential; a node holds few.
 MAX_LEAVING = 8
@@ -224,6 +224,23 @@ def never_because(model: Model, profile: Profile, rooms: Rooms) -> str | None:
     )
     short = f"; able: {counted(len(able), 'node')} of {profile.nodes} on one fabric" if able else ""
     return told.reason() + short
+
+
+def kept(
+    model: Model, profile: Profile, rooms: Rooms, told: Explanation, leaving: frozenset[ReplicaId]
+) -> list[tuple[NodeId, frozenset[DeviceId]]]:
+    """What must stay free on each node where a refused replica will fit once `leaving` are gone: the devices
+    that these do not bring."""
+    ask = ask_of(model, profile, _measured(rooms))
+    found = []
+    for node_id in told.ceiling:
+        room = rooms[node_id]
+        fitting = [device for device in room.devices if suits(device, ask)]
+        coming = sum(comes_free(device, ask, leaving) for device in fitting)
+        free = [device.device_id for device in fitting if is_free(device, ask)]
+        needed = max(0, ask.gpus_on(room) - coming)
+        found.append((node_id, frozenset(free[len(free) - needed :] if needed else ())))
+    return found
 
 
 def _groups(profile: Profile, rooms: Rooms, nodes: Iterable[NodeId]) -> list[list[NodeId]]:

@@ -20,9 +20,10 @@ WISH_NEXT: dict[Wish, frozenset[Wish]] = {
 }
 
 PHASE_NEXT: dict[Phase, frozenset[Phase]] = {
-    Phase.WANTED: frozenset({Phase.RESERVED, Phase.UNPLACEABLE, Phase.STOPPED}),
+    # Without a start of its own into BACKOFF and FAILED: others have shown that its profile fails.
+    Phase.WANTED: frozenset({Phase.RESERVED, Phase.UNPLACEABLE, Phase.BACKOFF, Phase.FAILED, Phase.STOPPED}),
     # A new spec starts over; room found goes on.
-    Phase.UNPLACEABLE: frozenset({Phase.WANTED, Phase.RESERVED, Phase.STOPPED}),
+    Phase.UNPLACEABLE: frozenset({Phase.WANTED, Phase.RESERVED, Phase.FAILED, Phase.STOPPED}),
     Phase.RESERVED: frozenset({Phase.STARTING, Phase.BACKOFF, Phase.FAILED, Phase.STOPPING}),
     Phase.STARTING: frozenset({Phase.READY, Phase.BACKOFF, Phase.FAILED, Phase.STOPPING}),
     Phase.READY: frozenset({Phase.DRAINING, Phase.STOPPING, Phase.BACKOFF, Phase.FAILED}),
