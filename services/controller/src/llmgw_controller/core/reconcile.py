@@ -6,11 +6,14 @@ rows as this plan leaves them changes nothing (commands said again excepted: `re
 
 from llmgw_controller.core.activation import close_decided
 from llmgw_controller.core.draft import Draft
+from llmgw_controller.core.eviction import begin
 from llmgw_controller.core.groups import advance
 from llmgw_controller.core.idleness import verdicts
+from llmgw_controller.core.making_room import close, settle
 from llmgw_controller.core.nodes import judge
 from llmgw_controller.core.placing import place_waiting
 from llmgw_controller.core.plan import Plan
+from llmgw_controller.core.regret import note_regrets
 from llmgw_controller.core.repeats import repeat
 from llmgw_controller.core.scale import adjust
 from llmgw_controller.core.state import Snapshot
@@ -27,7 +30,11 @@ def reconcile(snapshot: Snapshot, now: float) -> Plan:
         judge(draft)
         advance(draft)
         adjust(draft)
-        place_waiting(draft)
+        settle(draft)
+        left = place_waiting(draft)
+        close(draft)
+        begin(draft, left)
+        note_regrets(draft)
         close_decided(draft)
         if draft.moves == moves:
             repeat(draft)

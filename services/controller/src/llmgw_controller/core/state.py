@@ -265,7 +265,7 @@ class EvictionRow:
     reload_s: float | None
     freed_at: float | None = None
     regretted_at: float | None = None
-    #: When every member router had put the victim aside: only reports newer than that confirm that it is idle.
+    #: When every member router had put the victim aside: only newer reports confirm that it is idle.
     acknowledged_at: float | None = None
 
     @property
