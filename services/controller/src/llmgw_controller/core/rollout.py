@@ -1,22 +1,24 @@
 """Rollout: replace replicas that no longer are what the catalog says, or stand on a draining node.
 
-One at a time: start a new one beside the old where there is room, drain the old when the new serves.
-Where there is none, the old one leaves first, but only if its leaving would make the room: a spec that
-fits nowhere must not take down what runs.
+So many at a time as the model lets be away. `surge` starts new ones beside the old where there is room, and
+drains an old one when a new one serves; where there is none, and with `stop_first` always, old ones leave
+first, but only if their leaving makes the room: a spec that fits nowhere must not take down what runs.
+Whatever does not come up again uses up what may be away, so a bad spec stops by itself.
 """
 
 from dataclasses import replace
 
-from llmgw_controller.core.catalog import Model, spec_hash
+from llmgw_controller.core.catalog import Model, Rollout, spec_hash
 from llmgw_controller.core.claims import rooms
 from llmgw_controller.core.draft import Draft
 from llmgw_controller.core.explain import Fit
+from llmgw_controller.core.failing import startable
 from llmgw_controller.core.hearing import is_learning
 from llmgw_controller.core.placement import explain
 from llmgw_controller.core.plan import PutReplica
 from llmgw_controller.core.replica import with_phase
 from llmgw_controller.core.roster import create, let_go, live
-from llmgw_controller.core.state import Phase, ReplicaRow, Schedulability, Wish
+from llmgw_controller.core.state import Phase, ReplicaRow, Schedulability, Stored, Wish
 from llmgw_kit.ids import ReplicaId
 
 _RISING = frozenset({Phase.WANTED, Phase.RESERVED, Phase.STARTING, Phase.BACKOFF, Phase.FAILED})
@@ -26,37 +28,74 @@ def is_current(row: ReplicaRow, model: Model) -> bool:
     return model.spec_hashes.get(row.profile) == row.spec_hash
 
 
-def outdated(draft: Draft, row: ReplicaRow, model: Model) -> bool:
+def is_outdated(stored: Stored, row: ReplicaRow, model: Model) -> bool:
     """To be replaced although nothing is wrong with it."""
     if not is_current(row, model):
         return True
-    nodes = [draft.stored.nodes.get(shard.node_id) for shard in row.shards]
+    nodes = (stored.nodes.get(shard.node_id) for shard in row.shards)
     return any(node and node.schedulability is Schedulability.DRAINING for node in nodes)
+
+
+def outdated(draft: Draft, row: ReplicaRow, model: Model) -> bool:
+    """By the rows as this pass has them."""
+    return is_outdated(draft.stored, row, model)
 
 
 def roll(draft: Draft, model: Model, target: int) -> None:
     """The next step of a rollout, if one is due."""
-    rows = live(draft, model.name)
-    for row in rows:
+    for row in live(draft, model.name):
         _renew_unplaced(draft, row, model)
         if row.phase in (Phase.RESERVED, Phase.STARTING) and outdated(draft, row, model):
             let_go(draft, row, because="spec or node changed before it was ready")
     rows = live(draft, model.name)
-    old = [row for row in rows if row.phase is Phase.READY and outdated(draft, row, model)]
-    if not old or is_learning(draft.snapshot, draft.now) or _leaving(draft, model):
+    ready = [row for row in rows if row.phase is Phase.READY]
+    old = [row for row in ready if outdated(draft, row, model)]
+    if not old or is_learning(draft.snapshot, draft.now):
         return
+    # How many of those that serve may go before new ones serve.
+    spare = len(ready) - max(0, target - model.max_unavailable)
     fresh = [row for row in rows if row not in old]
-    if any(row.phase is Phase.UNPLACEABLE for row in fresh):
-        for row in old:
-            if _would_make_room(draft, row, model):
-                let_go(draft, row, because="replaced; no room for both")
-                return
-    elif any(row.phase in _RISING for row in fresh):
-        return
-    elif len(rows) > target:
-        let_go(draft, old[0], because="replaced")
+    waiting = sum(row.phase is Phase.UNPLACEABLE for row in fresh)
+    rising = sum(row.phase in _RISING for row in fresh)
+    leaving = _leaving(draft, model)
+    if model.rollout is Rollout.STOP_FIRST:
+        _stop_first(draft, model, old, min(spare, model.max_unavailable - leaving - waiting - rising))
+    elif waiting:
+        # Whoever leaves already makes room for one of them.
+        _stop_first(draft, model, old, min(spare, waiting - leaving))
+    elif len(ready) > target:
+        for row in old[: len(ready) - target]:
+            let_go(draft, row, because="replaced")
     else:
-        create(draft, model, old[0].cause)
+        beside = model.max_unavailable - max(rising, len(rows) - target) - leaving
+        for row in old[: max(0, min(beside, len(old) - rising))]:
+            create(draft, model, row.cause)
+
+
+def surge_most(draft: Draft, model: Model, rows: list[ReplicaRow]) -> int:
+    """How many more than wanted a rollout may hold; they are its own to end."""
+    if model.rollout is Rollout.STOP_FIRST:
+        return 0
+    return model.max_unavailable if any(outdated(draft, row, model) for row in rows) else 0
+
+
+def _stop_first(draft: Draft, model: Model, old: list[ReplicaRow], most: int) -> None:
+    """Let go what one new replica needs to leave, if that is not more than `most`. The next round of this
+    pass does it for the next one."""
+    if most <= 0:
+        return
+    found = rooms(draft.snapshot, draft.now)
+    evictable: frozenset[ReplicaId] = frozenset(row.replica_id for row in old)
+    for profile in startable(draft.stored, model, draft.snapshot.intervals):
+        told = explain(model, profile, found, evictable=evictable)
+        if told.fit is Fit.NEVER:
+            continue
+        going = [row for row in old if row.replica_id in told.leaving]
+        if told.fit is Fit.NOW and model.rollout is Rollout.STOP_FIRST:
+            going = old[:1]
+        for row in going if len(going) <= most else ():
+            let_go(draft, row, because="replaced; the old one leaves first")
+        return
 
 
 def _renew_unplaced(draft: Draft, row: ReplicaRow, model: Model) -> None:
@@ -71,13 +110,6 @@ def _renew_unplaced(draft: Draft, row: ReplicaRow, model: Model) -> None:
         draft.change(PutReplica(fresh))
 
 
-def _leaving(draft: Draft, model: Model) -> bool:
-    return any(row.wish is not Wish.SERVE for row in draft.stored.by_model.get(model.name, ()))
-
-
-def _would_make_room(draft: Draft, old: ReplicaRow, model: Model) -> bool:
-    found = rooms(draft.snapshot, draft.now)
-    gone: frozenset[ReplicaId] = frozenset({old.replica_id})
-    return any(
-        explain(model, profile, found, evictable=gone).fit is Fit.AFTER_EVICTION for profile in model.profiles
-    )
+def _leaving(draft: Draft, model: Model) -> int:
+    rows = draft.stored.by_model.get(model.name, ())
+    return sum(row.wish is not Wish.SERVE and row.holds_devices for row in rows)

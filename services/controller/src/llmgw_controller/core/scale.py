@@ -10,7 +10,7 @@ from llmgw_controller.core.hearing import is_learning
 from llmgw_controller.core.idleness import may_leave
 from llmgw_controller.core.plan import PutReplica
 from llmgw_controller.core.replica import is_unreachable
-from llmgw_controller.core.rollout import outdated, roll
+from llmgw_controller.core.rollout import outdated, roll, surge_most
 from llmgw_controller.core.roster import IDLE, create, let_go, live
 from llmgw_controller.core.state import Cause, Phase, ReplicaRow
 
@@ -80,9 +80,9 @@ def _shrink(draft: Draft, model: Model) -> None:
     rows = live(draft, model.name)
     wanted = target(draft, model)
     in_reach = [row for row in rows if not is_unreachable(row, draft.snapshot, draft.now)]
-    # The one too many that a rollout has started is its own to end. And those out of reach are not
+    # Those too many that a rollout has started are its own to end. And those out of reach are not
     # counted on: nothing that serves leaves because of them.
-    surge = 1 if any(outdated(draft, row, model) for row in rows) else 0
+    surge = surge_most(draft, model, rows)
     surplus = min(len(rows) - wanted - surge, len(in_reach) - wanted)
     if surplus <= 0:
         return
