@@ -2,21 +2,35 @@
 
 from dataclasses import replace
 
-from llmgw_controller.core.catalog import Model, spec_hash
-from llmgw_controller.core.claims import rooms, with_claim
+from llmgw_controller.core.catalog import Model, Profile, spec_hash
+from llmgw_controller.core.claims import Rooms, rooms, with_claim, with_promise
 from llmgw_controller.core.draft import Draft
+from llmgw_controller.core.earmarks import keep_room, next_epoch, waits_for
+from llmgw_controller.core.explain import Fit
+from llmgw_controller.core.failing import (
+    PROFILE_FAILING,
+    forgive,
+    profile_rests_until,
+    resting_nodes,
+    startable,
+    told_failing,
+)
 from llmgw_controller.core.hearing import is_learning
 from llmgw_controller.core.idleness import idle_replicas
-from llmgw_controller.core.placement import Memo, Placement, Refusal, place
+from llmgw_controller.core.placement import Memo, Placement, Refusal, explain, kept, place
 from llmgw_controller.core.plan import FetchWeights, PutReplica, Reserve, Severity, Start
 from llmgw_controller.core.replica import with_phase
 from llmgw_controller.core.state import Phase, ReplicaRow, Wish
 
 
-def place_waiting(draft: Draft) -> None:
-    """Reserve for each that fits; say why for each that does not.
+def place_waiting(draft: Draft) -> Rooms | None:
+    """Reserve for each that fits; say why for each that does not. The rooms as that leaves them; None: nobody
+    waited.
 
-    Large groups first within one pass: a small one leaves them no whole nodes, the reverse is harmless."""
+    Large groups first within one pass: a small one leaves them no whole nodes, the reverse is harmless. Who
+    is refused keeps the room that is coming free for it: nobody behind it takes the rest of that node."""
+    forgive(draft)
+    _revive(draft)
     waiting = [
         (row, model)
         for row in draft.replicas()
@@ -24,26 +38,80 @@ def place_waiting(draft: Draft) -> None:
         if (model := draft.snapshot.catalog.models.get(row.model)) is not None
     ]
     if not waiting:
-        return
-    found = rooms(draft.snapshot, draft.now)
-    idle = idle_replicas(draft.snapshot, draft.verdicts)
-    memo = Memo()
+        return None
+    table = _Table(draft)
     for row, model in sorted(waiting, key=_order):
-        epoch = max(row.group_epoch, draft.stored.epochs.get(row.model, 0)) + 1
-        answer = place(model, found, replica_id=row.replica_id, group_epoch=epoch, evictable=idle, memo=memo)
+        profiles = startable(draft.stored, model, draft.snapshot.intervals)
+        if not profiles:
+            _fail(draft, row, model)
+            continue
+        answer = table.place(row, model, profiles)
         if isinstance(answer, Refusal):
             _refuse(draft, row, answer)
-            continue
-        _reserve(draft, row, model, answer, epoch)
+            table.promise(model, profiles)
+        elif (until := _rests_until(draft, model, answer)) is not None:
+            _hold_back(draft, row, answer, until)
+        else:
+            _reserve(draft, row, model, answer, next_epoch(draft.stored, row))
+            table.take(row, answer)
+    return table.rooms
+
+
+class _Table:
+    """The rooms as one pass fills them."""
+
+    def __init__(self, draft: Draft) -> None:
+        found = rooms(draft.snapshot, draft.now)
+        #: With the places of those whose room was made and is free now: theirs already, in the rooms too.
+        self.rooms, self._made = keep_room(draft.snapshot, found, draft.now)
+        self._draft = draft
+        self._idle = idle_replicas(draft.snapshot, draft.verdicts)
+        self._memo = Memo()
+        # On their way out, or awaiting the exit of what failed: their devices come free by themselves.
+        self._leaving = frozenset(
+            row.replica_id
+            for row in draft.replicas()
+            if row.holds_devices
+            and (row.wish is not Wish.SERVE or row.phase in (Phase.BACKOFF, Phase.FAILED))
+        )
+        self._memo_leaving = Memo()
+
+    def place(self, row: ReplicaRow, model: Model, profiles: tuple[Profile, ...]) -> Placement | Refusal:
+        made = self._made.get(row.replica_id)
+        if made is not None and made.profile in profiles:
+            return made
+        draft = self._draft
+        return place(
+            model,
+            self.rooms,
+            replica_id=row.replica_id,
+            group_epoch=next_epoch(draft.stored, row),
+            profiles=profiles,
+            resting=resting_nodes(draft.stored, row.replica_id, draft.now, draft.snapshot.intervals),
+            evictable=self._idle,
+            memo=self._memo,
+        )
+
+    def take(self, row: ReplicaRow, answer: Placement) -> None:
+        """Claim it in the rooms."""
+        if answer is self._made.get(row.replica_id):
+            return
         for shard in answer.shards:
-            found = with_claim(
-                found,
-                row.model,
-                row.replica_id,
-                shard.node_id,
-                shard.device_ids,
-                tuple(port for _, port in shard.ports),
+            ports = tuple(port for _, port in shard.ports)
+            self.rooms = with_claim(
+                self.rooms, row.model, row.replica_id, shard.node_id, shard.device_ids, ports
             )
+
+    def promise(self, model: Model, profiles: tuple[Profile, ...]) -> None:
+        """Keep for a refused replica what is free where it will fit once those that leave are gone."""
+        if not self._leaving:
+            return
+        for profile in profiles:
+            told = explain(model, profile, self.rooms, evictable=self._leaving, memo=self._memo_leaving)
+            if told.fit is Fit.AFTER_EVICTION:
+                for node_id, device_ids in kept(model, profile, self.rooms, told, self._leaving):
+                    self.rooms = with_promise(self.rooms, node_id, device_ids)
+                return
 
 
 def rank(model: Model) -> tuple[int, int, int]:
@@ -75,8 +143,46 @@ def _reserve(draft: Draft, row: ReplicaRow, model: Model, answer: Placement, epo
         draft.command(Start(shard.node_id, row.replica_id, shard.shard_id))
 
 
+def _rests_until(draft: Draft, model: Model, answer: Placement) -> float | None:
+    """Until when nobody starts this profile; None: it may be started now. A less preferred one is not taken
+    meanwhile: it would stay for long, and this wait is short."""
+    until = profile_rests_until(draft.stored, model, answer.profile, draft.snapshot.intervals)
+    return until if until is not None and until > draft.now else None
+
+
+def _hold_back(draft: Draft, row: ReplicaRow, answer: Placement, until: float) -> None:
+    if row.phase is Phase.UNPLACEABLE:
+        return  # Looked at again by every pass.
+    reason = f"other starts of profile {answer.profile.name} failed just now"
+    draft.change(
+        PutReplica(with_phase(row, Phase.BACKOFF, now=draft.now, because=reason, reason=reason, until=until))
+    )
+
+
+def _fail(draft: Draft, row: ReplicaRow, model: Model) -> None:
+    """No profile is left that may be started: nothing is burnt on it any more."""
+    reason = told_failing(draft.stored, model, draft.snapshot.intervals)
+    draft.change(PutReplica(with_phase(row, Phase.FAILED, now=draft.now, because=reason, reason=reason)))
+    draft.event("failed", row.replica_id, f"not started: {reason}", Severity.TROUBLE)
+
+
+def _revive(draft: Draft) -> None:
+    """What was given up only because its profile failed starts again when it no longer does. Given up for
+    failures of its own, it waits for an operator or a new spec."""
+    intervals = draft.snapshot.intervals
+    for row in draft.replicas():
+        if row.phase is not Phase.FAILED or row.wish is not Wish.SERVE or row.holds_devices:
+            continue
+        model = draft.snapshot.catalog.models.get(row.model)
+        if model is None or not (row.reason or "").startswith(PROFILE_FAILING):
+            continue
+        if startable(draft.stored, model, intervals):
+            because = "its profile may be started again"
+            draft.change(PutReplica(with_phase(row, Phase.WANTED, now=draft.now, because=because)))
+
+
 def _refuse(draft: Draft, row: ReplicaRow, answer: Refusal) -> None:
-    reason = answer.reason()
+    reason = waits_for(draft.stored, row.replica_id) or answer.reason()
     if row.phase is Phase.UNPLACEABLE:
         if row.reason != reason:
             draft.change(PutReplica(replace(row, reason=reason)))
