@@ -461,6 +461,8 @@ class IdleHolding(_message.Message):
     GPU_HOURS_FIELD_NUMBER: _builtins.int
     RELOAD_S_FIELD_NUMBER: _builtins.int
     KEPT_BECAUSE_FIELD_NUMBER: _builtins.int
+    KEPT_TEXT_FIELD_NUMBER: _builtins.int
+    KEPT_UNTIL_UNIX_S_FIELD_NUMBER: _builtins.int
     replica_id: _builtins.str
     model: _builtins.str
     gpu_class: _builtins.str
@@ -473,6 +475,9 @@ class IdleHolding(_message.Message):
     """Measured cost of bringing it back; absent: never measured."""
     kept_because: _builtins.str
     """Why it stays all the same: "pinned", "configured", "residency", ...; absent: it may go."""
+    kept_text: _builtins.str
+    """The same for people; and when time alone lets it go, should nobody use it."""
+    kept_until_unix_s: _builtins.float
     def __init__(
         self,
         *,
@@ -486,19 +491,29 @@ class IdleHolding(_message.Message):
         gpu_hours: _builtins.float = ...,
         reload_s: _builtins.float | None = ...,
         kept_because: _builtins.str | None = ...,
+        kept_text: _builtins.str | None = ...,
+        kept_until_unix_s: _builtins.float | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_kept_because", b"_kept_because", "_last_asked_unix_s", b"_last_asked_unix_s", "_reload_s", b"_reload_s", "kept_because", b"kept_because", "last_asked_unix_s", b"last_asked_unix_s", "reload_s", b"reload_s"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_kept_because", b"_kept_because", "_kept_text", b"_kept_text", "_kept_until_unix_s", b"_kept_until_unix_s", "_last_asked_unix_s", b"_last_asked_unix_s", "_reload_s", b"_reload_s", "kept_because", b"kept_because", "kept_text", b"kept_text", "kept_until_unix_s", b"kept_until_unix_s", "last_asked_unix_s", b"last_asked_unix_s", "reload_s", b"reload_s"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_kept_because", b"_kept_because", "_last_asked_unix_s", b"_last_asked_unix_s", "_reload_s", b"_reload_s", "gpu_class", b"gpu_class", "gpu_hours", b"gpu_hours", "gpus", b"gpus", "idle_s", b"idle_s", "kept_because", b"kept_because", "last_asked_unix_s", b"last_asked_unix_s", "model", b"model", "never_asked", b"never_asked", "reload_s", b"reload_s", "replica_id", b"replica_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_kept_because", b"_kept_because", "_kept_text", b"_kept_text", "_kept_until_unix_s", b"_kept_until_unix_s", "_last_asked_unix_s", b"_last_asked_unix_s", "_reload_s", b"_reload_s", "gpu_class", b"gpu_class", "gpu_hours", b"gpu_hours", "gpus", b"gpus", "idle_s", b"idle_s", "kept_because", b"kept_because", "kept_text", b"kept_text", "kept_until_unix_s", b"kept_until_unix_s", "last_asked_unix_s", b"last_asked_unix_s", "model", b"model", "never_asked", b"never_asked", "reload_s", b"reload_s", "replica_id", b"replica_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__kept_because: _TypeAlias = _typing.Literal["kept_because"]  # noqa: Y015
     _WhichOneofArgType__kept_because: _TypeAlias = _typing.Literal["_kept_because", b"_kept_because"]  # noqa: Y015
+    _WhichOneofReturnType__kept_text: _TypeAlias = _typing.Literal["kept_text"]  # noqa: Y015
+    _WhichOneofArgType__kept_text: _TypeAlias = _typing.Literal["_kept_text", b"_kept_text"]  # noqa: Y015
+    _WhichOneofReturnType__kept_until_unix_s: _TypeAlias = _typing.Literal["kept_until_unix_s"]  # noqa: Y015
+    _WhichOneofArgType__kept_until_unix_s: _TypeAlias = _typing.Literal["_kept_until_unix_s", b"_kept_until_unix_s"]  # noqa: Y015
     _WhichOneofReturnType__last_asked_unix_s: _TypeAlias = _typing.Literal["last_asked_unix_s"]  # noqa: Y015
     _WhichOneofArgType__last_asked_unix_s: _TypeAlias = _typing.Literal["_last_asked_unix_s", b"_last_asked_unix_s"]  # noqa: Y015
     _WhichOneofReturnType__reload_s: _TypeAlias = _typing.Literal["reload_s"]  # noqa: Y015
     _WhichOneofArgType__reload_s: _TypeAlias = _typing.Literal["_reload_s", b"_reload_s"]  # noqa: Y015
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__kept_because) -> _WhichOneofReturnType__kept_because | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__kept_text) -> _WhichOneofReturnType__kept_text | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__kept_until_unix_s) -> _WhichOneofReturnType__kept_until_unix_s | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__last_asked_unix_s) -> _WhichOneofReturnType__last_asked_unix_s | None: ...
     @_typing.overload
@@ -2770,6 +2785,7 @@ class EvictionRow(_message.Message):
     REAL_FREE_S_FIELD_NUMBER: _builtins.int
     RELOAD_S_FIELD_NUMBER: _builtins.int
     REGRETTED_UNIX_S_FIELD_NUMBER: _builtins.int
+    ACKNOWLEDGED_UNIX_S_FIELD_NUMBER: _builtins.int
     eviction_id: _builtins.str
     """The victim's endpoint: replica and group epoch."""
     victim_replica_id: _builtins.str
@@ -2787,6 +2803,8 @@ class EvictionRow(_message.Message):
     reload_s: _builtins.float
     regretted_unix_s: _builtins.float
     """The victim was asked for again so soon after that it should have stayed."""
+    acknowledged_unix_s: _builtins.float
+    """Every router had put the victim aside; absent: not all have."""
     @_builtins.property
     def evidence(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """What the verdict stood on: each router with the age of its report, and the idle time."""
@@ -2809,11 +2827,14 @@ class EvictionRow(_message.Message):
         real_free_s: _builtins.float | None = ...,
         reload_s: _builtins.float | None = ...,
         regretted_unix_s: _builtins.float | None = ...,
+        acknowledged_unix_s: _builtins.float | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_beneficiary_replica_id", b"_beneficiary_replica_id", "_predicted_free_s", b"_predicted_free_s", "_real_free_s", b"_real_free_s", "_regretted_unix_s", b"_regretted_unix_s", "_reload_s", b"_reload_s", "beneficiary_replica_id", b"beneficiary_replica_id", "predicted_free_s", b"predicted_free_s", "real_free_s", b"real_free_s", "regretted_unix_s", b"regretted_unix_s", "reload_s", b"reload_s"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_acknowledged_unix_s", b"_acknowledged_unix_s", "_beneficiary_replica_id", b"_beneficiary_replica_id", "_predicted_free_s", b"_predicted_free_s", "_real_free_s", b"_real_free_s", "_regretted_unix_s", b"_regretted_unix_s", "_reload_s", b"_reload_s", "acknowledged_unix_s", b"acknowledged_unix_s", "beneficiary_replica_id", b"beneficiary_replica_id", "predicted_free_s", b"predicted_free_s", "real_free_s", b"real_free_s", "regretted_unix_s", b"regretted_unix_s", "reload_s", b"reload_s"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_beneficiary_replica_id", b"_beneficiary_replica_id", "_predicted_free_s", b"_predicted_free_s", "_real_free_s", b"_real_free_s", "_regretted_unix_s", b"_regretted_unix_s", "_reload_s", b"_reload_s", "beneficiary_model", b"beneficiary_model", "beneficiary_replica_id", b"beneficiary_replica_id", "decided_unix_s", b"decided_unix_s", "eviction_id", b"eviction_id", "evidence", b"evidence", "gpus", b"gpus", "idle_s", b"idle_s", "predicted_free_s", b"predicted_free_s", "real_free_s", b"real_free_s", "regretted_unix_s", b"regretted_unix_s", "reload_s", b"reload_s", "state", b"state", "text", b"text", "victim_model", b"victim_model", "victim_replica_id", b"victim_replica_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_acknowledged_unix_s", b"_acknowledged_unix_s", "_beneficiary_replica_id", b"_beneficiary_replica_id", "_predicted_free_s", b"_predicted_free_s", "_real_free_s", b"_real_free_s", "_regretted_unix_s", b"_regretted_unix_s", "_reload_s", b"_reload_s", "acknowledged_unix_s", b"acknowledged_unix_s", "beneficiary_model", b"beneficiary_model", "beneficiary_replica_id", b"beneficiary_replica_id", "decided_unix_s", b"decided_unix_s", "eviction_id", b"eviction_id", "evidence", b"evidence", "gpus", b"gpus", "idle_s", b"idle_s", "predicted_free_s", b"predicted_free_s", "real_free_s", b"real_free_s", "regretted_unix_s", b"regretted_unix_s", "reload_s", b"reload_s", "state", b"state", "text", b"text", "victim_model", b"victim_model", "victim_replica_id", b"victim_replica_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__acknowledged_unix_s: _TypeAlias = _typing.Literal["acknowledged_unix_s"]  # noqa: Y015
+    _WhichOneofArgType__acknowledged_unix_s: _TypeAlias = _typing.Literal["_acknowledged_unix_s", b"_acknowledged_unix_s"]  # noqa: Y015
     _WhichOneofReturnType__beneficiary_replica_id: _TypeAlias = _typing.Literal["beneficiary_replica_id"]  # noqa: Y015
     _WhichOneofArgType__beneficiary_replica_id: _TypeAlias = _typing.Literal["_beneficiary_replica_id", b"_beneficiary_replica_id"]  # noqa: Y015
     _WhichOneofReturnType__predicted_free_s: _TypeAlias = _typing.Literal["predicted_free_s"]  # noqa: Y015
@@ -2824,6 +2845,8 @@ class EvictionRow(_message.Message):
     _WhichOneofArgType__regretted_unix_s: _TypeAlias = _typing.Literal["_regretted_unix_s", b"_regretted_unix_s"]  # noqa: Y015
     _WhichOneofReturnType__reload_s: _TypeAlias = _typing.Literal["reload_s"]  # noqa: Y015
     _WhichOneofArgType__reload_s: _TypeAlias = _typing.Literal["_reload_s", b"_reload_s"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__acknowledged_unix_s) -> _WhichOneofReturnType__acknowledged_unix_s | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__beneficiary_replica_id) -> _WhichOneofReturnType__beneficiary_replica_id | None: ...
     @_typing.overload
