@@ -21,7 +21,10 @@ from llmgw_controller.core.state import (
 )
 from llmgw_controller.leadership import Tenure
 from llmgw_controller.ledger import Ledger
+from llmgw_controller.node_asks import Asks
 from llmgw_controller.outbox import Outbox
+from llmgw_controller.ports import Fenced
+from llmgw_kit.clock import Clock
 from llmgw_kit.errors import Conflict
 from llmgw_kit.ids import NodeId, SessionEpoch
 
@@ -55,7 +58,12 @@ class Fleet:
     """All sessions of this term, and what was heard in them. Lives on one loop, dies with the term."""
 
     def __init__(
-        self, tenure: Tenure, ledger: Ledger, hint: Callable[[], None], mirror_urls: Sequence[str]
+        self,
+        tenure: Tenure,
+        ledger: Ledger,
+        hint: Callable[[], None],
+        mirror_urls: Sequence[str],
+        clock: Clock,
     ) -> None:
         self._tenure = tenure
         self._ledger = ledger
@@ -64,6 +72,13 @@ class Fleet:
         self._sessions: dict[NodeId, Session] = {}
         self._heard: dict[NodeId, NodeHeard] = {}
         self._closed = False
+        #: What operators asked of nodes and is not answered yet.
+        self.asks = Asks(clock, tenure.term, self.tell)
+
+    @property
+    def mirror_urls(self) -> tuple[str, ...]:
+        """Where nodes fetch weights from."""
+        return self._mirror_urls
 
     def heard(self) -> dict[NodeId, NodeHeard]:
         """A copy: decisions and views read it while it changes."""
@@ -101,6 +116,7 @@ class Fleet:
             )
         if older is not None:
             older.outbox.end(self._reject("fenced", f"another session of {hello.node_id} took over"))
+            self.asks.gone(hello.node_id)
         self._welcome_with_desired(session)
         self._hint()
         return session
@@ -157,10 +173,14 @@ class Fleet:
                 )
             case "command_result":
                 result = message.command_result
-                if not result.accepted:
+                if not self.asks.hear(session.node_id, result) and not result.accepted:
                     log.warning(
                         "%s refused command %s: %s", session.node_id, result.command_id, result.message
                     )
+            case "log_piece":
+                self.asks.hear(session.node_id, message.log_piece)
+            case "benchmark_report":
+                self.asks.hear(session.node_id, message.benchmark_report)
             case other:
                 log.warning(
                     "%s sent %s, which this release does not know", session.node_id, other or "nothing"
@@ -190,14 +210,17 @@ class Fleet:
         if self._sessions.get(session.node_id) is session:
             del self._sessions[session.node_id]
             self._heard[session.node_id] = replace(self._heard[session.node_id], connected=False)
+            self.asks.gone(session.node_id)
             self._hint()
 
-    def tell(self, node_id: NodeId, message: pb.ConnectResponse) -> None:
-        """A command to a node; lost when it is not connected, and repaired by its next Desired."""
+    def tell(self, node_id: NodeId, message: pb.ConnectResponse) -> bool:
+        """A command to a node; false: it is not connected, and its next Desired repairs what was lost."""
         session = self._sessions.get(node_id)
-        if session is not None:
-            message.term = self._tenure.term
-            session.outbox.notice(message)
+        if session is None:
+            return False
+        message.term = self._tenure.term
+        session.outbox.notice(message)
+        return True
 
     def publish(self, stored: Stored) -> None:
         """Hand each connected node its complete Desired if it changed, and forget exits that are settled."""
@@ -263,6 +286,7 @@ class Fleet:
     def end_all(self, last: Callable[[], pb.ConnectResponse]) -> None:
         """End every session with a last word."""
         self._closed = True
+        self.asks.end_all(lambda: Fenced(f"term {self._tenure.term} ended meanwhile"))
         for session in self._sessions.values():
             message = last()
             message.term = self._tenure.term

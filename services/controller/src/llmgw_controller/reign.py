@@ -69,7 +69,7 @@ class Reign:
         self.name = name
         self.hints = Hints()
         self.ledger = Ledger(world.store, tenure, rules.configured)
-        self.fleet = Fleet(tenure, self.ledger, self.hints, rules.mirror_urls)
+        self.fleet = Fleet(tenure, self.ledger, self.hints, rules.mirror_urls, world.clock)
         self.board = RoutesBoard(tenure.term)
         self.activations = Activations(tenure, self.ledger)
         self._activity = ActivityLoop(world.activity, self.ledger, world.clock, rules.activity_tick_s)

@@ -236,7 +236,16 @@ def _exit(message: pb.ShardExit) -> Exit:
 def held_weights(messages: Sequence[pb.HeldWeights]) -> tuple[HeldWeights, ...]:
     """By name."""
     return tuple(
-        HeldWeights(message.model, message.version, message.bytes, message.complete)
+        HeldWeights(
+            message.model,
+            message.version,
+            message.bytes,
+            message.complete,
+            fetching=message.fetching,
+            progress=message.progress if message.HasField("progress") else None,
+            error=message.error if message.HasField("error") else None,
+            shard_ids=tuple(ShardId(name) for name in message.shard_ids),
+        )
         for message in sorted(messages, key=lambda one: (one.model, one.version))
     )
 

@@ -456,6 +456,13 @@ class HeldWeights:
     version: str
     size_bytes: int
     complete: bool
+    #: On its way there, and how far (0..1; None: unknown).
+    fetching: bool = False
+    progress: float | None = None
+    #: Why the newest prefetch of it failed.
+    error: str | None = None
+    #: Shards started from it that have not exited, by the agent's own journal.
+    shard_ids: tuple[ShardId, ...] = ()
 
 
 @dataclass(frozen=True)
