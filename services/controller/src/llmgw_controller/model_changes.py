@@ -5,6 +5,8 @@ import logging
 from llmgw.v1 import operator_pb2 as pb
 from llmgw_controller.catalog_file import canonical_json, check_names, parse_model_json
 from llmgw_controller.core.catalog import Model, Source
+from llmgw_controller.core.claims import rooms
+from llmgw_controller.core.placement import never_because
 from llmgw_controller.core.plan import (
     Change,
     DropModel,
@@ -29,10 +31,13 @@ NAMED_MAX = 8
 MEMORY_WARNING = "no database is configured: it is kept in memory, and gone when this controller stops"
 
 
-async def apply_model(reign: Reign, text: str, *, dry_run: bool) -> pb.ApplyModelResponse:
+async def apply_model(
+    reign: Reign, text: str, *, dry_run: bool, strict: bool = False
+) -> pb.ApplyModelResponse:
     """Store the model, or only say what would come of it.
 
-    Raises InvalidRequest for what makes no sense, Conflict for a name that the configuration owns."""
+    Raises InvalidRequest for what makes no sense and, if `strict`, for what can never fit the known nodes;
+    Conflict for a name that the configuration owns."""
     model = parse_model_json(text, source=Source.STORED, where="the model")
     async with reign.ledger.writing() as stored:
         configured = {one.name for one in reign.rules.configured}
@@ -44,10 +49,20 @@ async def apply_model(reign: Reign, text: str, *, dry_run: bool) -> pb.ApplyMode
             )
         others = [one for one in reign.ledger.catalog.sorted_models() if one.name != model.name]
         check_names([*others, model], where="the catalog")
+        never_fits = _never_fits(reign, stored, model)
+        if strict and len(never_fits) == len(model.profiles):
+            raise InvalidRequest(
+                f"model {model.name} can never fit the nodes that are known: {'; '.join(never_fits)}",
+                code="never_fits",
+                next_steps=[
+                    "llmgwctl gpus shows what there is",
+                    "without --strict it is stored all the same",
+                ],
+            )
         before = reign.ledger.catalog.models.get(model.name)
         outcome = "unchanged" if before == model else "changed" if model.name in stored.models else "created"
         answer = pb.ApplyModelResponse(
-            model=model.name, outcome=outcome, warnings=_warnings(reign, stored, before, model)
+            model=model.name, outcome=outcome, warnings=_warnings(reign, stored, before, model, never_fits)
         )
         if outcome != "unchanged" and not dry_run:
             now = reign.tenure.now()
@@ -60,19 +75,23 @@ async def apply_model(reign: Reign, text: str, *, dry_run: bool) -> pb.ApplyMode
     return answer
 
 
-def _warnings(reign: Reign, stored: Stored, before: Model | None, model: Model) -> list[str]:
+def _never_fits(reign: Reign, stored: Stored, model: Model) -> list[str]:
+    """A line for each profile that no waiting and no eviction gives a place on the nodes that are known."""
+    found = rooms(reign.snapshot(stored), reign.tenure.now())
+    told = ((profile.name, never_because(model, profile, found)) for profile in model.profiles)
+    return [f"profile {name} {why}" for name, why in told if why is not None]
+
+
+def _warnings(
+    reign: Reign, stored: Stored, before: Model | None, model: Model, never_fits: list[str]
+) -> list[str]:
     found = []
     if reign.world.store.kind == "memory":
         found.append(MEMORY_WARNING)
     if model.weights is not None and not reign.rules.mirror_urls:
         found.append("no mirror is configured: only nodes that hold the weights already can start it")
-    classes = {device.gpu_class for node in stored.nodes.values() for device in node.devices}
-    for profile in model.profiles:
-        if stored.nodes and profile.gpu_class not in classes:
-            known = ", ".join(sorted(classes)) or "none"
-            found.append(
-                f"profile {profile.name}: no node has GPUs of class {profile.gpu_class}; known: {known}"
-            )
+    if stored.nodes:
+        found += [f"{line}; as it is it never fits" for line in never_fits]
     replaced = sum(
         row.model == model.name and row.wish is Wish.SERVE and not is_current(row, model)
         for row in stored.replicas.values()

@@ -5,10 +5,12 @@ from collections.abc import Sequence
 
 from llmgw.v1 import agent_pb2 as agent
 from llmgw.v1 import operator_pb2 as pb
+from llmgw_controller import wire_room
 from llmgw_controller.core.activity import Busy, Idle, Unknown, Verdict
 from llmgw_controller.core.capacity import ClassCapacity, DeviceLine, Part, Parts
 from llmgw_controller.core.explain import TEXT, Fit
 from llmgw_controller.core.fabrics import FabricLine, LargestFit
+from llmgw_controller.core.fixes import Fix
 from llmgw_controller.core.hearing import NodeState
 from llmgw_controller.core.plan import Severity
 from llmgw_controller.core.risk import NodeLossRisk
@@ -22,7 +24,7 @@ from llmgw_controller.core.state import (
 )
 from llmgw_controller.core.trouble import Trouble
 from llmgw_controller.core.view import FleetView, ModelLine, NodeLine, ReplicaLine, ShardLine
-from llmgw_controller.core.why import Why, WhyProfile
+from llmgw_controller.core.why import NearMissLine, Why, WhyProfile
 from llmgw_controller.ports import EventRow
 from llmgw_controller.wire_agent import DEVICE_STATE_TO_WIRE, SHARD_STATE_TO_WIRE
 from llmgw_controller.wire_routing import AVAILABILITY_TO_WIRE
@@ -109,6 +111,8 @@ def status(
         brake=view.brake,
         risks=[_risk(one) for one in risks or ()],
         risks_known=risks is not None,
+        nobody_asked=[wire_room.holding(one) for one in view.holdings.idle],
+        suggestions=[wire_room.proposal(one) for one in view.proposals],
     )
     if view.router_counts.oldest_report_s is not None:
         message.routers.oldest_report_s = view.router_counts.oldest_report_s
@@ -368,20 +372,29 @@ def event(row: EventRow) -> pb.Event:
     )
 
 
-def why(found: Why, about: pb.ViewInfo) -> pb.WhyResponse:
+def why(found: Why, about: pb.ViewInfo, last_asked_at: float | None) -> pb.WhyResponse:
     """Would another replica fit, and if not, what is in the way."""
-    return pb.WhyResponse(
+    message = pb.WhyResponse(
         info=about,
         model=found.model,
         verdict=_FIT[found.fit],
-        profiles=[_why_profile(one) for one in found.profiles],
+        profiles=[_why_profile(one, found) for one in found.profiles],
         now=found.now,
+        held=found.held,
     )
+    optional = {
+        "waiting_since_unix_s": found.waiting_since,
+        "held_back": found.held_back,
+        "last_asked_unix_s": last_asked_at,
+    }
+    for name, value in optional.items():
+        if value is not None:
+            setattr(message, name, value)
+    return message
 
 
-def _why_profile(one: WhyProfile) -> pb.WhyProfile:
+def _why_profile(one: WhyProfile, found: Why) -> pb.WhyProfile:
     explanation = one.explanation
-    texts = {line.node_id: line.text for line in one.near}
     message = pb.WhyProfile(
         profile=explanation.profile,
         verdict=_FIT[explanation.fit],
@@ -401,17 +414,42 @@ def _why_profile(one: WhyProfile) -> pb.WhyProfile:
             pb.WhyPlacement(node_id=spot.node_id, device_ids=list(spot.device_ids))
             for spot in explanation.spots
         ],
-        near_misses=[
-            pb.WhyNearMiss(
-                node_id=miss.node_id,
-                free=miss.free,
-                needed=miss.needed,
-                evict_replica_ids=list(miss.evict),
-                text=texts.get(miss.node_id, ""),
-            )
-            for miss in explanation.near_misses
-        ],
+        near_misses=[_near_miss(line, found) for line in one.near],
+        other_ways=[_fix(fix) for fix in one.others],
     )
     if one.fix is not None:
         message.fix = one.fix
+    if explanation.memory.size_bytes is not None and explanation.memory.source is not None:
+        message.memory_bytes = explanation.memory.size_bytes
+        message.memory_source = explanation.memory.source.value
+    if one.cheapest is not None:
+        message.cheapest.CopyFrom(_fix(one.cheapest))
+    if explanation.memory.size_bytes is not None:
+        message.memory_bytes = explanation.memory.size_bytes
+    if explanation.memory.source is not None:
+        message.memory_source = explanation.memory.source.value
+    return message
+
+
+def _near_miss(line: NearMissLine, found: Why) -> pb.WhyNearMiss:
+    miss = line.miss
+    message = pb.WhyNearMiss(
+        node_id=miss.node_id,
+        free=miss.free,
+        needed=miss.needed,
+        evict_replica_ids=list(miss.evict),
+        text=line.text,
+        uses=[_USE[part] for part in found.parts_of(miss.node_id)],
+    )
+    if line.fabric is not None:
+        message.fabric = line.fabric
+    return message
+
+
+def _fix(one: Fix) -> pb.WhyFix:
+    message = pb.WhyFix(command=one.command or "", text=one.text)
+    for name in ("frees_in_s", "ready_in_s", "reload_s"):
+        value = getattr(one, name)
+        if value is not None:
+            setattr(message, name, value)
     return message

@@ -23,12 +23,13 @@ def model() -> None:
 @model.command("apply")
 @click.argument("file", type=click.Path(path_type=Path, allow_dash=True))
 @click.option("--dry-run", is_flag=True, help="Check only; nothing is stored.")
+@click.option("--strict", is_flag=True, help="Refuse what can never fit the nodes that are known.")
 @click.pass_obj
-def model_apply(session: Session, file: Path, *, dry_run: bool) -> None:
+def model_apply(session: Session, file: Path, *, dry_run: bool, strict: bool) -> None:
     """Add or change models from FILE (YAML or JSON: one model, or `models: [...]`; - reads stdin)."""
     found = _models_in(file)
     for one in found:
-        request = pb.ApplyModelRequest(model_json=json.dumps(one), dry_run=dry_run)
+        request = pb.ApplyModelRequest(model_json=json.dumps(one), dry_run=dry_run, strict=strict)
         answer = session.ask(lambda stub, request=request: stub.ApplyModel(request, timeout=10))  # type: ignore[misc]
         if session.output == "json":
             click.echo(

@@ -37,6 +37,11 @@ def bands(profile: Profile) -> tuple[Band, ...]:
     return tuple(found[name] for name in sorted(found))
 
 
+def overlaps_ephemeral(engine_ports: tuple[int, int]) -> bool:
+    """A client of this machine, the agent included, may sit on one of them."""
+    return engine_ports[0] <= EPHEMERAL[1] and EPHEMERAL[0] <= engine_ports[1]
+
+
 def ports_needed(needed: tuple[Band, ...]) -> int:
     """Of one shard."""
     return sum(band.width for band in needed)

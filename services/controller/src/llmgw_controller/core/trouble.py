@@ -6,10 +6,12 @@ from dataclasses import dataclass
 from llmgw_controller.core.activity import Unknown, Verdicts
 from llmgw_controller.core.catalog import Model
 from llmgw_controller.core.claims import Device, Room, Rooms, Use
+from llmgw_controller.core.failing import failing
 from llmgw_controller.core.hearing import NodeState, brake, is_learning, last_seen
 from llmgw_controller.core.idleness import idle_replicas
 from llmgw_controller.core.placement import Memo, explain
 from llmgw_controller.core.plan import Severity
+from llmgw_controller.core.port_bands import EPHEMERAL, overlaps_ephemeral
 from llmgw_controller.core.replica import is_unreachable
 from llmgw_controller.core.state import DeviceReport, DeviceState, Phase, ReplicaRow, Snapshot, Wish
 from llmgw_controller.core.words import counted, gib, lasting
@@ -57,6 +59,7 @@ def troubles(snapshot: Snapshot, rooms: Rooms, verdicts: Verdicts, now: float) -
         *_leader(snapshot, now),
         *_controllers(snapshot),
         *(one for room in rooms.values() for one in _node(snapshot, room, now)),
+        *_profiles(snapshot),
         *_replicas(snapshot, now),
         *_unplaceable(snapshot, rooms, verdicts, now),
         *_overdue(snapshot, now),
@@ -109,6 +112,10 @@ def _node(snapshot: Snapshot, room: Room, now: float) -> Iterator[Trouble]:
     elif room.tombstones:
         text = f"back from lost; takes work when {counted(room.tombstones, 'old engine')} exited"
         yield Trouble(Severity.NOTE, "node_returning", node_id, text, room.node.lost_at)
+    if (ports := room.node.engine_ports) is not None and overlaps_ephemeral(ports):
+        text = f"engine ports {ports[0]}-{ports[1]} overlap those that Linux hands to clients, "
+        text += f"{EPHEMERAL[0]}-{EPHEMERAL[1]} unless told otherwise: an engine may find its port taken"
+        yield Trouble(Severity.NOTE, "engine_ports", node_id, text)
 
 
 def _device(snapshot: Snapshot, room: Room, device: Device) -> Iterator[Trouble]:
@@ -179,6 +186,18 @@ def _near_miss(model: Model, rooms: Rooms, idle: frozenset[ReplicaId], memo: Mem
     return f"\nNear miss: {best.node_id}, {best.free} of {total} free; idle {holders} {verb} the rest."
 
 
+def _profiles(snapshot: Snapshot) -> Iterator[Trouble]:
+    for name in sorted({attempt.model for attempt in snapshot.stored.attempts}):
+        model = snapshot.catalog.models.get(name)
+        for profile in model.profiles if model is not None else ():
+            assert model is not None
+            one = failing(snapshot.stored, model, profile, snapshot.intervals)
+            if one is not None:
+                text = f"{one.told()}. It is not started again"
+                fix = f"llmgwctl model start {name}"
+                yield Trouble(Severity.TROUBLE, "profile_failing", name, text, one.since, fix)
+
+
 def _replicas(snapshot: Snapshot, now: float) -> Iterator[Trouble]:
     for _, row in sorted(snapshot.stored.replicas.items()):
         if row.wish is not Wish.SERVE:
@@ -189,7 +208,8 @@ def _replicas(snapshot: Snapshot, now: float) -> Iterator[Trouble]:
             text = f"start {row.failures} failed: {reason}; again in {left}"
             yield Trouble(Severity.TROUBLE, "replica_backoff", row.replica_id, text, row.since)
         elif row.phase is Phase.FAILED:
-            text = f"given up after {counted(row.failures, 'start')}: {reason}"
+            text = f"given up after {counted(row.failures, 'start')}" if row.failures else "not started"
+            text += f": {reason}"
             yield Trouble(Severity.TROUBLE, "replica_failed", row.replica_id, text, row.since)
 
 

@@ -18,7 +18,9 @@ class Models(Desk):
     async def ApplyModel(self, request: pb.ApplyModelRequest, context: Context) -> pb.ApplyModelResponse:
         """Add or change a stored model."""
         with self._changing() as reign:
-            answer = await apply_model(reign, request.model_json, dry_run=request.dry_run)
+            answer = await apply_model(
+                reign, request.model_json, dry_run=request.dry_run, strict=request.strict
+            )
         answer.store = self._store_kind
         return answer
 
