@@ -20,6 +20,7 @@ from llmgw_controller.core.state import (
     Snapshot,
 )
 from llmgw_controller.core.view import FleetView, fleet_view
+from llmgw_controller.core.why import why
 from llmgw_kit.ids import ModelId
 from tests.unit.controller import build
 from tests.unit.controller.build import GIB, activity, device, heard, member, model, node, profile, router
@@ -237,3 +238,9 @@ def models() -> pb.ListModelsResponse:
     return pb.ListModelsResponse(
         info=info(seen), models=[wire_operator.model(line, seen.at) for line in seen.models]
     )
+
+
+def why_of(name: str) -> pb.WhyResponse:
+    snap, seen = snapshot(), view()
+    found = why(snap, verdicts(snap, NOW), snap.catalog.models[ModelId(name)], NOW)
+    return wire_operator.why(found, info(seen), None)

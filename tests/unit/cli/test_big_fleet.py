@@ -10,7 +10,7 @@ from llmgw.v1 import operator_pb2 as pb
 from llmgw_controller.cli import as_json
 from llmgw_controller.cli.bars import PARTS
 from llmgw_controller.cli.page import WIDTH, Page
-from llmgw_controller.cli.views import fabrics, nodes, replicas, status
+from llmgw_controller.cli.views import fabrics, nodes, replicas, status, why
 
 from . import big_fleet
 
@@ -32,10 +32,14 @@ def page(name: str, *, ascii_only: bool = False) -> str:
             replicas.render_replicas(made, big_fleet.replicas(), every=False)
         case "models":
             replicas.render_models(made, big_fleet.models())
+        case "why":
+            why.render(made, big_fleet.why_of("llama-405b"))
+        case "why-cold":
+            why.render(made, big_fleet.why_of("gemma-3-27b"))
     return made.plain() + "\n"
 
 
-NAMES = ("status", "fabrics", "nodes", "gpus", "replicas", "models")
+NAMES = ("status", "fabrics", "nodes", "gpus", "replicas", "models", "why", "why-cold")
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -111,11 +111,16 @@ def test_why_says_what_is_in_the_way():
                     pb.WhyNearMiss(node_id="n1", free=0, needed=2, text="chat/2 is idle and holds 1")
                 ],
                 fix="llmgwctl replica drain chat/2",
+                cheapest=pb.WhyFix(
+                    command="llmgwctl replica drain chat/2", text="drain chat/2", reload_s=75.0
+                ),
             )
         ],
     )
     text = "\n".join(rendered(why.render, answer))
-    assert "does not fit now. It fits after an eviction." in text
+    assert "does not fit now. It fits after one eviction." in text
     assert "-2  not enough free" in text
-    assert "CHEAPEST FIX  llmgwctl replica drain chat/2" in text
+    assert "CHEAPEST FIX  drain chat/2" in text
+    assert "not measured  until chat serves" in text
+    assert "~1 m 15 s     to bring back what leaves" in text
     assert why.EXIT[answer.verdict] == 10

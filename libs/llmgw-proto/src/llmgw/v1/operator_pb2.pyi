@@ -1520,6 +1520,7 @@ class WhyResponse(_message.Message):
     WAITING_SINCE_UNIX_S_FIELD_NUMBER: _builtins.int
     HELD_FIELD_NUMBER: _builtins.int
     LAST_ASKED_UNIX_S_FIELD_NUMBER: _builtins.int
+    HELD_BACK_FIELD_NUMBER: _builtins.int
     model: _builtins.str
     verdict: Global___WhyVerdict.ValueType
     now: _builtins.str
@@ -1529,6 +1530,8 @@ class WhyResponse(_message.Message):
     held: _builtins.int
     """Requests that routers hold for it now."""
     last_asked_unix_s: _builtins.float
+    held_back: _builtins.str
+    """There is room and it is not placed now all the same: what is in the way."""
     @_builtins.property
     def info(self) -> Global___ViewInfo: ...
     @_builtins.property
@@ -1546,15 +1549,20 @@ class WhyResponse(_message.Message):
         waiting_since_unix_s: _builtins.float | None = ...,
         held: _builtins.int = ...,
         last_asked_unix_s: _builtins.float | None = ...,
+        held_back: _builtins.str | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_last_asked_unix_s", b"_last_asked_unix_s", "_waiting_since_unix_s", b"_waiting_since_unix_s", "info", b"info", "last_asked_unix_s", b"last_asked_unix_s", "waiting_since_unix_s", b"waiting_since_unix_s"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_held_back", b"_held_back", "_last_asked_unix_s", b"_last_asked_unix_s", "_waiting_since_unix_s", b"_waiting_since_unix_s", "held_back", b"held_back", "info", b"info", "last_asked_unix_s", b"last_asked_unix_s", "waiting_since_unix_s", b"waiting_since_unix_s"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_last_asked_unix_s", b"_last_asked_unix_s", "_waiting_since_unix_s", b"_waiting_since_unix_s", "held", b"held", "info", b"info", "last_asked_unix_s", b"last_asked_unix_s", "model", b"model", "now", b"now", "profiles", b"profiles", "verdict", b"verdict", "waiting_since_unix_s", b"waiting_since_unix_s"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_held_back", b"_held_back", "_last_asked_unix_s", b"_last_asked_unix_s", "_waiting_since_unix_s", b"_waiting_since_unix_s", "held", b"held", "held_back", b"held_back", "info", b"info", "last_asked_unix_s", b"last_asked_unix_s", "model", b"model", "now", b"now", "profiles", b"profiles", "verdict", b"verdict", "waiting_since_unix_s", b"waiting_since_unix_s"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__held_back: _TypeAlias = _typing.Literal["held_back"]  # noqa: Y015
+    _WhichOneofArgType__held_back: _TypeAlias = _typing.Literal["_held_back", b"_held_back"]  # noqa: Y015
     _WhichOneofReturnType__last_asked_unix_s: _TypeAlias = _typing.Literal["last_asked_unix_s"]  # noqa: Y015
     _WhichOneofArgType__last_asked_unix_s: _TypeAlias = _typing.Literal["_last_asked_unix_s", b"_last_asked_unix_s"]  # noqa: Y015
     _WhichOneofReturnType__waiting_since_unix_s: _TypeAlias = _typing.Literal["waiting_since_unix_s"]  # noqa: Y015
     _WhichOneofArgType__waiting_since_unix_s: _TypeAlias = _typing.Literal["_waiting_since_unix_s", b"_waiting_since_unix_s"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__held_back) -> _WhichOneofReturnType__held_back | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__last_asked_unix_s) -> _WhichOneofReturnType__last_asked_unix_s | None: ...
     @_typing.overload
@@ -1751,6 +1759,7 @@ class WhyNearMiss(_message.Message):
     EVICT_REPLICA_IDS_FIELD_NUMBER: _builtins.int
     TEXT_FIELD_NUMBER: _builtins.int
     FABRIC_FIELD_NUMBER: _builtins.int
+    USES_FIELD_NUMBER: _builtins.int
     node_id: _builtins.str
     free: _builtins.int
     needed: _builtins.int
@@ -1758,7 +1767,11 @@ class WhyNearMiss(_message.Message):
     fabric: _builtins.str
     @_builtins.property
     def evict_replica_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """Idle replicas whose leaving would make room."""
+        """Idle replicas whose leaving would make room; empty: it has room, and too few others beside it have."""
+
+    @_builtins.property
+    def uses(self) -> _containers.RepeatedScalarFieldContainer[Global___DeviceUse.ValueType]:
+        """Of its devices, in order."""
 
     def __init__(
         self,
@@ -1769,10 +1782,11 @@ class WhyNearMiss(_message.Message):
         evict_replica_ids: _abc.Iterable[_builtins.str] | None = ...,
         text: _builtins.str = ...,
         fabric: _builtins.str | None = ...,
+        uses: _abc.Iterable[Global___DeviceUse.ValueType] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_fabric", b"_fabric", "fabric", b"fabric"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_fabric", b"_fabric", "evict_replica_ids", b"evict_replica_ids", "fabric", b"fabric", "free", b"free", "needed", b"needed", "node_id", b"node_id", "text", b"text"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_fabric", b"_fabric", "evict_replica_ids", b"evict_replica_ids", "fabric", b"fabric", "free", b"free", "needed", b"needed", "node_id", b"node_id", "text", b"text", "uses", b"uses"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__fabric: _TypeAlias = _typing.Literal["fabric"]  # noqa: Y015
     _WhichOneofArgType__fabric: _TypeAlias = _typing.Literal["_fabric", b"_fabric"]  # noqa: Y015

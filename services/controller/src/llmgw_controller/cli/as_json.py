@@ -340,6 +340,10 @@ def why(answer: pb.WhyResponse, *, exit_code: int) -> Json:
         "verdict": words.verdict(answer.verdict),
         "exit_code": exit_code,
         "now": answer.now,
+        "held": answer.held,
+        "held_back": _opt(answer, "held_back"),
+        "waiting_since": iso(_opt(answer, "waiting_since_unix_s")),
+        "last_asked": iso(_opt(answer, "last_asked_unix_s")),
         "profiles": [
             {
                 "profile": p.profile,
@@ -358,11 +362,27 @@ def why(answer: pb.WhyResponse, *, exit_code: int) -> Json:
                         "needed": m.needed,
                         "evict": list(m.evict_replica_ids),
                         "text": m.text,
+                        "fabric": _opt(m, "fabric"),
+                        "uses": [USE_PART[use] for use in m.uses],
                     }
                     for m in p.near_misses
                 ],
                 "fix": _opt(p, "fix"),
+                "cheapest": _fix(p.cheapest) if p.HasField("cheapest") else None,
+                "other_ways": [_fix(way) for way in p.other_ways],
+                "memory_bytes": _opt(p, "memory_bytes"),
+                "memory_source": _opt(p, "memory_source"),
             }
             for p in answer.profiles
         ],
+    }
+
+
+def _fix(fix: pb.WhyFix) -> Json:
+    return {
+        "command": fix.command or None,
+        "text": fix.text,
+        "frees_in_seconds": _opt(fix, "frees_in_s"),
+        "ready_in_seconds": _opt(fix, "ready_in_s"),
+        "reload_seconds": _opt(fix, "reload_s"),
     }

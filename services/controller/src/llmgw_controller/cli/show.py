@@ -9,13 +9,12 @@ from llmgw.v1 import operator_pb2 as pb
 from llmgw_controller.cli import as_json
 from llmgw_controller.cli.page import Page
 from llmgw_controller.cli.session import Session
+from llmgw_controller.cli.views import events as events_view
 from llmgw_controller.cli.views import fabrics as fabrics_view
 from llmgw_controller.cli.views import nodes as nodes_view
 from llmgw_controller.cli.views import replicas as replicas_view
 from llmgw_controller.cli.views import status as status_view
 from llmgw_controller.cli.views import why as why_view
-
-EXIT_TROUBLE = 1
 
 
 @click.command()
@@ -129,12 +128,12 @@ def why(session: Session, model: str) -> None:
 
     def render(page: Page, answer: pb.WhyResponse) -> int:
         why_view.render(page, answer)
-        return why_view.EXIT.get(answer.verdict, EXIT_TROUBLE)
+        return why_view.exit_code(answer)
 
     session.show(
         lambda stub: stub.Why(pb.WhyRequest(model=model), timeout=10),
         render,
-        lambda answer: as_json.why(answer, exit_code=why_view.EXIT.get(answer.verdict, EXIT_TROUBLE)),
+        lambda answer: as_json.why(answer, exit_code=why_view.exit_code(answer)),
     )
 
 
@@ -165,7 +164,7 @@ def events(session: Session, since: float | None, subject: str | None, limit: in
     """What happened, newest first."""
 
     def render(page: Page, answer: pb.ListEventsResponse) -> int:
-        why_view.render_events(page, answer)
+        events_view.render(page, answer, since=request.since_unix_s if since is not None else None)
         return 0
 
     request = pb.ListEventsRequest(subject=subject, limit=limit)

@@ -1,5 +1,7 @@
 """The calls that only look."""
 
+import asyncio
+
 from llmgw.v1 import operator_pb2 as pb
 from llmgw_controller import wire_operator
 from llmgw_controller.core.idleness import verdicts
@@ -65,5 +67,7 @@ class Views(Desk):
         reign, view = await self._view()
         model = self._model(reign, request.model)
         snapshot = reign.snapshot(reign.ledger.stored)
-        found = why(snapshot, verdicts(snapshot, view.at), model, view.at)
-        return wire_operator.why(found, self._info(reign, view))
+        # In a thread: it asks several passes.
+        found = await asyncio.to_thread(why, snapshot, verdicts(snapshot, view.at), model, view.at)
+        asked = next((line.last_asked_at for line in view.models if line.model == model.name), None)
+        return wire_operator.why(found, self._info(reign, view), asked)
