@@ -288,3 +288,16 @@ async def test_old_events_are_forgotten_by_the_leader_only(world: "World") -> No
     with pytest.raises(Fenced):
         await world.store.prune_events(term, before=T + 1)
     assert len(await world.store.events(since=None, subject=None, limit=9)) == 2
+
+
+async def test_receipts_are_listed_newest_first_of_either_side(world: "World") -> None:
+    term, store = await lead(world), world.store
+    later = replace(
+        RECEIPT, eviction_id="x/1@1", victim_model=ModelId("x"), beneficiary_model=ModelId("m"), decided_at=T + 60,
+    )  # fmt: skip
+    await store.commit(term, [PutEviction(RECEIPT), PutEviction(later)])
+    assert await store.evictions(since=None, model=None, limit=10) == [later, RECEIPT]
+    assert await store.evictions(since=None, model=ModelId("m"), limit=10) == [later, RECEIPT]
+    assert await store.evictions(since=None, model=ModelId("o"), limit=10) == [RECEIPT]
+    assert await store.evictions(since=T + 1, model=None, limit=10) == [later]
+    assert await store.evictions(since=None, model=None, limit=1) == [later]

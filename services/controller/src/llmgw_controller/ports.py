@@ -8,9 +8,9 @@ from typing import Literal, Protocol
 from llmgw_controller.core.activity import Activity
 from llmgw_controller.core.catalog import Model
 from llmgw_controller.core.plan import Change, Severity
-from llmgw_controller.core.state import ControllerSeen, Stored
+from llmgw_controller.core.state import ControllerSeen, EvictionRow, Stored
 from llmgw_kit.errors import Conflict
-from llmgw_kit.ids import LeaseTerm, ReplicaId
+from llmgw_kit.ids import LeaseTerm, ModelId, ReplicaId
 
 
 class Fenced(Conflict):
@@ -106,6 +106,10 @@ class Store(Protocol):
 
     async def events(self, *, since: float | None, subject: str | None, limit: int) -> list[EventRow]:
         """Newest first."""
+        ...
+
+    async def evictions(self, *, since: float | None, model: ModelId | None, limit: int) -> list[EvictionRow]:
+        """Receipts, newest first; `model`: of the one that left or the one that needed the room."""
         ...
 
     async def prune_events(self, term: LeaseTerm, *, before: float) -> int:

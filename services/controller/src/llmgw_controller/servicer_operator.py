@@ -7,12 +7,13 @@ from llmgw_controller.operator.events import Events
 from llmgw_controller.operator.models import Models
 from llmgw_controller.operator.nodes import Nodes
 from llmgw_controller.operator.replicas import Replicas
+from llmgw_controller.operator.room import Room
 from llmgw_controller.operator.routers import Routers
 from llmgw_controller.operator.views import Views
 
 
 class OperatorServicer(
-    Views, Events, Models, Replicas, Nodes, Routers, operator_pb2_grpc.OperatorServiceServicer
+    Views, Events, Models, Replicas, Nodes, Routers, Room, operator_pb2_grpc.OperatorServiceServicer
 ):
     """Leader-only, but for GetLeader."""
 

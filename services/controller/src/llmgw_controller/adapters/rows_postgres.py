@@ -80,6 +80,16 @@ SELECT *, extract(epoch FROM decided_at)::float8 AS decided_s,
   FROM evictions WHERE state = 'draining' OR decided_at > now() - interval '1 day'
  ORDER BY decided_at, eviction_id
 """
+_RECEIPTS = """
+SELECT *, extract(epoch FROM decided_at)::float8 AS decided_s,
+       extract(epoch FROM freed_at)::float8 AS freed_s,
+       extract(epoch FROM regretted_at)::float8 AS regretted_s,
+       extract(epoch FROM acknowledged_at)::float8 AS acknowledged_s
+  FROM evictions
+ WHERE ($1::float8 IS NULL OR decided_at >= to_timestamp($1))
+   AND ($2::text IS NULL OR $2 IN (victim_model, beneficiary_model))
+ ORDER BY decided_at DESC, eviction_id LIMIT $3
+"""
 _IDLE_FLOOR = "SELECT extract(epoch FROM since)::float8 FROM idleness_floor"
 
 
@@ -145,6 +155,13 @@ async def load(connection: "Connection") -> Stored:
         evictions={row["eviction_id"]: _eviction(row) for row in await connection.fetch(_EVICTIONS)},
         idle_floor=await connection.fetchval(_IDLE_FLOOR),
     )
+
+
+async def receipts(
+    connection: "Connection", since: float | None, model: ModelId | None, limit: int
+) -> list[EvictionRow]:
+    """Evictions, newest first, however old."""
+    return [_eviction(row) for row in await connection.fetch(_RECEIPTS, since, model, limit)]
 
 
 def _node(row: asyncpg.Record, devices: list[DeviceRow]) -> NodeRow:

@@ -8,9 +8,9 @@ from typing import Literal
 from llmgw_controller.adapters.lease_memory import MemoryLease
 from llmgw_controller.core.apply import Claimed, apply
 from llmgw_controller.core.plan import Change, PutEvent
-from llmgw_controller.core.state import Stored
+from llmgw_controller.core.state import EvictionRow, Stored
 from llmgw_controller.ports import ClaimTaken, EventRow, Fenced
-from llmgw_kit.ids import LeaseTerm
+from llmgw_kit.ids import LeaseTerm, ModelId
 
 #: Memory is not a log: the newest events, and no more.
 EVENTS_KEPT = 2000
@@ -59,6 +59,16 @@ class MemoryStore:
             if (since is None or event.at >= since) and (subject is None or event.subject == subject)
         )
         return [event for event, _ in zip(found, range(limit), strict=False)]
+
+    async def evictions(self, *, since: float | None, model: ModelId | None, limit: int) -> list[EvictionRow]:
+        """As in the port."""
+        found = [
+            one
+            for _, one in sorted(self._stored.evictions.items())
+            if (since is None or one.decided_at >= since)
+            and model in (None, one.victim_model, one.beneficiary_model)
+        ]
+        return sorted(found, key=lambda one: -one.decided_at)[:limit]
 
     async def prune_events(self, term: LeaseTerm, *, before: float) -> int:
         """As in the port."""

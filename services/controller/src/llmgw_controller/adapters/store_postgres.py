@@ -14,9 +14,9 @@ from llmgw_controller.adapters import changes_postgres, rows_postgres
 from llmgw_controller.adapters.lease_postgres import LEASE_NAME
 from llmgw_controller.adapters.postgres_errors import told
 from llmgw_controller.core.plan import Change, Severity
-from llmgw_controller.core.state import Stored
+from llmgw_controller.core.state import EvictionRow, Stored
 from llmgw_controller.ports import ClaimTaken, EventRow, Fenced
-from llmgw_kit.ids import LeaseTerm
+from llmgw_kit.ids import LeaseTerm, ModelId
 from llmgw_kit.postgres import IDLE_IN_TRANSACTION_S, Postgres
 
 log = logging.getLogger(__name__)
@@ -79,6 +79,12 @@ class PostgresStore:
                 raise ClaimTaken(f"another shard holds it: {e.detail}") from e
             except asyncpg.ForeignKeyViolationError as e:
                 raise AssertionError(f"a plan forgets what still holds claims: {e.detail}") from e
+
+    async def evictions(self, *, since: float | None, model: ModelId | None, limit: int) -> list[EvictionRow]:
+        """As in the port."""
+        with told("answer"):
+            async with self._postgres.connection() as connection:
+                return await rows_postgres.receipts(connection, since, model, limit)
 
     async def events(self, *, since: float | None, subject: str | None, limit: int) -> list[EventRow]:
         """As in the port."""

@@ -91,7 +91,7 @@ def unknown_reason(reason: str) -> str:
     return reason.replace("_", " ")
 
 
-_KEPT = {"configured": "configured", "pinned": "pinned", "residency": "young", "held": "waited for"}
+_KEPT = {"residency": "young", "asked_for": "waited for", "budget": "enough this hour"}
 
 
 def kept(reason: str) -> str:

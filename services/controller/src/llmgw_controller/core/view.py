@@ -13,8 +13,10 @@ from llmgw_controller.core.capacity import ClassCapacity, DeviceLine, classes, d
 from llmgw_controller.core.catalog import Model, Source
 from llmgw_controller.core.claims import Rooms, rooms
 from llmgw_controller.core.deployments import effective_pinned, is_stopped
+from llmgw_controller.core.eviction import Proposal, proposals
 from llmgw_controller.core.fabrics import FabricLine, fabrics
 from llmgw_controller.core.hearing import NodeState, brake, is_learning, report_of
+from llmgw_controller.core.holdings import Holdings, holdings
 from llmgw_controller.core.idleness import fresh_routers, idle_replicas
 from llmgw_controller.core.replica import is_routable, is_unreachable
 from llmgw_controller.core.routes import endpoint_url
@@ -133,6 +135,9 @@ class FleetView:
     nodes: tuple[NodeLine, ...]
     replicas: tuple[ReplicaLine, ...]
     models: tuple[ModelLine, ...]
+    holdings: Holdings
+    #: With `eviction: suggest`.
+    proposals: tuple[Proposal, ...]
 
     @property
     def devices(self) -> tuple[DeviceLine, ...]:
@@ -167,6 +172,8 @@ def fleet_view(snapshot: Snapshot, verdicts: Verdicts, now: float) -> FleetView:
             _model(snapshot, model, by_model.get(model.name, []), now)
             for model in snapshot.catalog.sorted_models()
         ),
+        holdings=holdings(snapshot, verdicts, now),
+        proposals=proposals(snapshot, verdicts, now),
     )
 
 

@@ -1,0 +1,64 @@
+"""Holdings and receipts as JSON with stable names, only ever added to."""
+
+from typing import Any
+
+from llmgw.v1 import operator_pb2 as pb
+from llmgw_controller.cli.as_json import head, holding
+from llmgw_controller.cli.text import iso
+
+Json = dict[str, Any]
+
+
+def reclaim(answer: pb.ReclaimResponse, *, applied: bool) -> Json:
+    return head("reclaim", answer.info) | {
+        "applied": applied,
+        "gpus": answer.gpus,
+        "gpu_hours": round(answer.gpu_hours, 2),
+        "holdings": [
+            holding(row)
+            | {
+                "may_go": not row.HasField("kept_because"),
+                "kept_text": _opt(row, "kept_text"),
+                "kept_until": iso(_opt(row, "kept_until_unix_s")),
+            }
+            for row in answer.holdings
+        ],
+        "unknown": [
+            {"replica": row.replica_id, "reason": row.reason, "gpus": row.gpus, "idleness": "unknown"}
+            for row in answer.unknown
+        ],
+        "changes": [
+            {"replica": row.replica_id, "outcome": row.outcome, "text": row.text, "gpus": row.gpus}
+            for row in answer.changes
+        ],
+    }
+
+
+def evictions(answer: pb.ListEvictionsResponse) -> Json:
+    return head("evictions", answer.info) | {
+        "evictions": [
+            {
+                "id": row.eviction_id,
+                "victim": row.victim_replica_id,
+                "victim_model": row.victim_model,
+                "for": _opt(row, "beneficiary_replica_id"),
+                "for_model": row.beneficiary_model,
+                "decided": iso(row.decided_unix_s),
+                "acknowledged": iso(_opt(row, "acknowledged_unix_s")),
+                "state": row.state,
+                "text": row.text,
+                "evidence": list(row.evidence),
+                "gpus": row.gpus,
+                "idle_seconds": int(row.idle_s),
+                "predicted_free_seconds": _opt(row, "predicted_free_s"),
+                "real_free_seconds": _opt(row, "real_free_s"),
+                "reload_seconds": _opt(row, "reload_s"),
+                "regretted": iso(_opt(row, "regretted_unix_s")),
+            }
+            for row in answer.evictions
+        ]
+    }
+
+
+def _opt(message: Any, field: str) -> Any:
+    return getattr(message, field) if message.HasField(field) else None

@@ -1,0 +1,89 @@
+"""Making room, to llmgw.v1.operator: idle holdings, proposals, receipts."""
+
+from llmgw.v1 import operator_pb2 as pb
+from llmgw_controller.core.eviction import Proposal
+from llmgw_controller.core.holdings import Holding, Holdings, LetGo
+from llmgw_controller.core.state import EvictionRow
+
+
+def holding(one: Holding) -> pb.IdleHolding:
+    """An idle replica and its price."""
+    message = pb.IdleHolding(
+        replica_id=one.replica_id,
+        model=one.model,
+        gpu_class=one.gpu_class,
+        gpus=one.gpus,
+        idle_s=one.idle_s,
+        never_asked=one.never_asked,
+        gpu_hours=one.gpu_hours,
+    )
+    if one.last_asked_at is not None:
+        message.last_asked_unix_s = one.last_asked_at
+    if one.reload_s is not None:
+        message.reload_s = one.reload_s
+    if one.kept is not None:
+        message.kept_because = one.kept.why.value
+        message.kept_text = one.kept.text
+        if one.kept.until is not None:
+            message.kept_until_unix_s = one.kept.until
+    return message
+
+
+def proposal(one: Proposal) -> pb.EvictionProposal:
+    """What would make room for whom."""
+    message = pb.EvictionProposal(
+        beneficiary_model=one.beneficiary.model,
+        victim_replica_ids=[row.replica_id for row in one.victims],
+        text=one.text,
+    )
+    if one.frees_in_s is not None:
+        message.frees_in_s = one.frees_in_s
+    if one.reload_s is not None:
+        message.reload_s = one.reload_s
+    return message
+
+
+def reclaim(found: Holdings, gone: tuple[LetGo, ...], about: pb.ViewInfo) -> pb.ReclaimResponse:
+    """What could go, what stays and why, what nobody can tell of; and what was let go."""
+    return pb.ReclaimResponse(
+        info=about,
+        holdings=[holding(one) for one in found.idle],
+        unknown=[
+            pb.UnknownHolding(replica_id=one.replica_id, reason=one.reason, gpus=one.gpus)
+            for one in found.unknown
+        ],
+        changes=[
+            pb.ReplicaChange(replica_id=one.row.replica_id, outcome="draining", text=one.text, gpus=one.gpus)
+            for one in gone
+        ],
+        gpus=sum(one.gpus for one in found.may_go),
+        gpu_hours=sum(one.gpu_hours for one in found.may_go),
+    )
+
+
+def receipt(row: EvictionRow) -> pb.EvictionRow:
+    """One eviction, from its evidence to its outcome."""
+    message = pb.EvictionRow(
+        eviction_id=row.eviction_id,
+        victim_replica_id=row.victim_replica_id,
+        victim_model=row.victim_model,
+        beneficiary_model=row.beneficiary_model,
+        decided_unix_s=row.decided_at,
+        state=row.state.value,
+        text=row.text,
+        evidence=list(row.evidence),
+        gpus=row.gpus,
+        idle_s=row.idle_s,
+    )
+    optional = {
+        "beneficiary_replica_id": row.beneficiary_replica_id,
+        "predicted_free_s": row.predicted_free_s,
+        "real_free_s": None if row.freed_at is None else row.freed_at - row.decided_at,
+        "reload_s": row.reload_s,
+        "regretted_unix_s": row.regretted_at,
+        "acknowledged_unix_s": row.acknowledged_at,
+    }
+    for name, value in optional.items():
+        if value is not None:
+            setattr(message, name, value)
+    return message
