@@ -1,12 +1,10 @@
 """A simulated agent and its node: engines that outlive it, a journal that survives it, one stream."""
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from llmgw_controller.core.state import (
     DeviceReport,
-    DeviceRow,
-    DeviceState,
     Exit,
     NodeRow,
     ReplicaRow,
@@ -16,8 +14,10 @@ from llmgw_controller.core.state import (
     ShardState,
     Wish,
 )
-from llmgw_kit.ids import DeviceId, NodeId, SessionEpoch, ShardId
+from llmgw_kit.ids import NodeId, SessionEpoch, ShardId
+from tests.simulation import engines
 from tests.simulation.checks import Engine
+from tests.simulation.hardware import Hardware, device_rows
 from tests.simulation.world import Pipe
 
 if TYPE_CHECKING:
@@ -35,12 +35,14 @@ class Hello:
     instance: str
     highest_term: int
     reports: tuple[ShardReport, ...]
+    devices: tuple[DeviceReport, ...]
 
 
 @dataclass(frozen=True)
 class Beat:
     epoch: SessionEpoch
     reports: tuple[ShardReport, ...]
+    devices: tuple[DeviceReport, ...]
 
 
 @dataclass(frozen=True)
@@ -86,8 +88,8 @@ class Stream:
     def __init__(self, sim: "Sim", agent: "Agent", controller: "Controller") -> None:
         self.agent = agent
         self.controller = controller
-        self.up = Pipe(sim.world, lambda message: controller.hear(self, message))
-        self.down = Pipe(sim.world, lambda message: agent.hear(self, message))
+        self.up = Pipe(sim.world, lambda message: controller.hear(self, message), lambda: agent.held("up"))
+        self.down = Pipe(sim.world, lambda message: agent.hear(self, message), lambda: agent.held("down"))
 
     def close(self) -> None:
         self.up.open = self.down.open = False
@@ -106,6 +108,9 @@ class Agent:
     highest_term: int = 0
     heard_at: float = 0.0
     journal: dict[ShardId, Held] = field(default_factory=dict)
+    #: Direction -> until when nothing arrives in it.
+    held_until: dict[str, float] = field(default_factory=dict)
+    hardware: Hardware = field(default_factory=Hardware)
 
     @property
     def name(self) -> str:
@@ -154,6 +159,27 @@ class Agent:
             held = self.journal[self.sim.world.rng.choice(living)]
             self._end(held, Exit(139, 11, "crashed", "segmentation fault"), tell=True)
 
+    def held(self, direction: str) -> bool:
+        """Nothing arrives that way now."""
+        return self.sim.world.now < self.held_until.get(direction, 0.0)
+
+    def hold(self, direction: str, seconds: float) -> None:
+        """A link that is cut, or slow, in one direction only; what was sent comes late."""
+        if self.cut or self.held(direction):
+            return
+        self.sim.world.note(self.name, f"nothing goes {direction} for {seconds:.0f} s")
+        self.held_until[direction] = self.sim.world.now + seconds
+        self.sim.checks.goes_away(self.row.node_id, direction)
+        self.sim.world.at(seconds, self.sim.checks.comes_back, self.row.node_id, direction)
+
+    def device_fails(self) -> None:
+        """One more device is unhealthy or missing, or used by others; an engine on it may die of it."""
+        gone = self.hardware.fail(self.sim, self.row)
+        for _, held in sorted(self.journal.items()):
+            if held.engine and held.engine.alive and gone & set(held.engine.device_ids):
+                self._end(held, Exit(1, None, "crashed", "CUDA error: device lost"), tell=True)
+        self._tell()
+
     def _joined(self) -> None:
         if self.dead:
             return
@@ -172,6 +198,8 @@ class Agent:
         for held in self.journal.values():
             if held.engine and held.engine.alive:
                 held.adopted = True
+                if held.engine.habits.never_ready:
+                    self.sim.world.at(engines.READY_TIMEOUT_S, self._gives_up, held)
                 if held.state in (ShardState.SERVING, ShardState.LAUNCHING) and held.engine.serving_since:
                     held.state, held.probed = ShardState.LAUNCHING, False
                     self.sim.world.at(1.0, self._adopted, held, instance)
@@ -231,7 +259,13 @@ class Agent:
         self.stream = Stream(self.sim, self, leader)
         self.epoch, self.heard_at = None, self.sim.world.now
         self.stream.up.send(
-            Hello(self.row, f"{self.name}#{self.instance}", self.highest_term, self._reports())
+            Hello(
+                self.row,
+                f"{self.name}#{self.instance}",
+                self.highest_term,
+                self._reports(),
+                self.hardware.reports(self.row, self.sim.world.now),
+            )
         )
 
     def _hang_up(self) -> None:
@@ -243,16 +277,24 @@ class Agent:
 
     def _tell(self) -> None:
         if self.stream is not None and self.epoch is not None and self.running and not self.cut:
-            self.stream.up.send(Beat(self.epoch, self._reports()))
+            devices = self.hardware.reports(self.row, self.sim.world.now)
+            self.stream.up.send(Beat(self.epoch, self._reports(), devices))
 
     def _reports(self) -> tuple[ShardReport, ...]:
         return tuple(self._report(held) for _, held in sorted(self.journal.items()))
 
     def _report(self, held: Held) -> ShardReport:
-        running = 0
-        if held.engine is not None:
+        engine, now = held.engine, self.sim.world.now
+        running: int | None = 0
+        stalled_s = None
+        # Of a group only the shard that answers clients has a gauge.
+        if engine is not None and engine.alive and held.shard.rank == 0:
             endpoint = f"{held.row.replica_id}@{held.row.group_epoch}"
             running = sum(count for key, count in self.sim.checks.in_flight.items() if key[1] == endpoint)
+            running += engine.direct(now)
+            since = self.sim.checks.hangs_since(endpoint)
+            stalled_s = now - since if running and since is not None else 0.0
+        unreadable = bool(engine and engine.alive and engine.habits.gauge_unreadable)
         return ShardReport(
             shard_id=held.shard.shard_id,
             replica_id=held.row.replica_id,
@@ -266,10 +308,11 @@ class Agent:
             device_ids=held.shard.device_ids,
             progress=None,
             probed=held.probed,
-            running=running,
-            running_unknown=None,
+            running=None if unreadable else running,
+            running_unknown="HTTP 500" if unreadable else None,
             load_s=None,
             adopted=held.adopted,
+            stalled_s=None if unreadable else stalled_s,
         )
 
     # --- engines
@@ -300,7 +343,8 @@ class Agent:
             held.state = ShardState.DRAINING
 
     def _start(self, row: ReplicaRow, shard: ShardRow) -> None:
-        world = self.sim.world
+        world, sim = self.sim.world, self.sim
+        habits = engines.draw(sim, gang=len(row.shards) > 1)
         engine = Engine(
             shard.shard_id,
             row.replica_id,
@@ -309,26 +353,35 @@ class Agent:
             shard.device_ids,
             frozenset(port for _, port in shard.ports),
             world.now,
+            habits,
         )
         held = Held(row, shard, ShardState.FETCHING, engine)
         self.journal[shard.shard_id] = held
         world.note(self.name, f"starts {shard.shard_id}")
-        self.sim.checks.engine_started(engine)
-        if self.sim.faulty and world.chance(0.02):
+        sim.checks.engine_started(engine)
+        if self.hardware.disk_full(world.now):
+            self._end(held, Exit(None, None, "weights_failed", "no space left on device"), tell=True)
+        elif self.hardware.stolen(engine.ports, world.now):
             self._end(held, Exit(None, None, "port_taken", ""), tell=True)
-            return
-        load_s = world.between(2.0, 25.0)
-        world.at(load_s * 0.3, self._grow, held, ShardState.LOADING)
-        world.at(load_s, self._grow, held, ShardState.SERVING)
-        if self.sim.faulty and world.chance(0.05):
-            world.at(load_s * 0.8, self._end, held, Exit(1, None, "crashed", "out of memory"), True)
+        else:
+            world.at(habits.load_s * 0.3, self._grow, held, ShardState.LOADING)
+            if habits.crash is not None:
+                world.at(habits.load_s * 0.8, self._end, held, habits.crash, True)
+            elif habits.never_ready:
+                world.at(engines.READY_TIMEOUT_S, self._gives_up, held)
+            else:
+                world.at(habits.load_s, self._grow, held, ShardState.SERVING)
+
+    def _gives_up(self, held: Held) -> None:
+        if self.running and held.state in (ShardState.FETCHING, ShardState.LOADING):
+            self._end(held, Exit(None, 15, "never_ready", "not ready within its time"), tell=True)
 
     def _grow(self, held: Held, state: ShardState) -> None:
         """An engine comes up whether its agent watches or not."""
         if held.engine is None or not held.engine.alive or held.state is ShardState.STOPPING:
             return
         if state is ShardState.SERVING:
-            held.engine.serving_since = self.sim.world.now
+            held.engine.serves(self.sim.world.now)
         if self.running and held.state is not ShardState.DRAINING:
             held.state = state
             held.probed = state is ShardState.SERVING
@@ -342,9 +395,8 @@ class Agent:
         held.state, held.stop_reason = ShardState.STOPPING, reason
         if held.engine is not None and held.engine.alive:
             self.sim.checks.engine_stopped(held.engine, reason)
-        self.sim.world.at(
-            self.sim.world.between(0.1, 6.0), self._end, held, Exit(0, None, "stopped", ""), True
-        )
+            stop_s = held.engine.habits.stop_s(self.sim)
+            self.sim.world.at(stop_s, self._end, held, Exit(0, None, "stopped", ""), True)
 
     def _end(self, held: Held, ended: Exit, tell: bool) -> None:
         if held.engine is None or not held.engine.alive:
@@ -368,27 +420,9 @@ def node_row(name: str, gpus: int, fabrics: tuple[str, ...]) -> NodeRow:
         fabrics=fabrics,
         pool=None,
         engine_ports=(20000, 20049),
-        devices=tuple(DeviceRow(DeviceId(f"{name}:{index}"), index, "L4", None) for index in range(gpus)),
+        devices=device_rows(name, gpus),
         schedulability=Schedulability.SCHEDULABLE,
         session_epoch=SessionEpoch(0),
         last_heard=0.0,
         lost_at=None,
     )
-
-
-def healthy(node: NodeRow) -> tuple[DeviceReport, ...]:
-    plain = DeviceReport(
-        device_id=DeviceId(""),
-        index=0,
-        gpu_class="L4",
-        vendor="simulated",
-        memory_total_bytes=None,
-        memory_used_bytes=None,
-        foreign_used_bytes=None,
-        temperature_celsius=None,
-        power_watts=None,
-        driver_version=None,
-        state=DeviceState.HEALTHY,
-        reason=None,
-    )
-    return tuple(replace(plain, device_id=one.device_id, index=one.index) for one in node.devices)

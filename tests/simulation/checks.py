@@ -5,9 +5,11 @@ and nothing of leases, phases or plans.
 from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from math import inf
 
 from llmgw_controller.core.state import Stored, Wish
 from llmgw_kit.ids import DeviceId, NodeId, ReplicaId, ShardId
+from tests.simulation.engines import Habits
 from tests.simulation.world import World
 
 #: From silence to a table without the node's endpoints: unreachable after 15 s, or a new leader's learning
@@ -34,9 +36,37 @@ class Engine:
     device_ids: tuple[DeviceId, ...]
     ports: frozenset[int]
     started_at: float
+    habits: Habits
     alive: bool = True
     serving_since: float | None = None
     ended_at: float | None = None
+    #: TERM was sent.
+    stopped: bool = False
+    #: From here on it answers nothing, if it hangs at all.
+    hangs_since: float = inf
+    #: Clients come past the routers between these.
+    direct_between: tuple[float, float] = (inf, inf)
+
+    @property
+    def endpoint_id(self) -> str:
+        return f"{self.replica_id}@{self.epoch}"
+
+    def serves(self, now: float) -> None:
+        """It is up: its habits begin."""
+        self.serving_since = now
+        if self.habits.hangs_after_s is not None:
+            self.hangs_since = now + self.habits.hangs_after_s
+        if self.habits.direct_after_s is not None:
+            first = now + self.habits.direct_after_s
+            self.direct_between = (first, first + self.habits.direct_for_s)
+
+    def hangs(self, now: float) -> bool:
+        return self.alive and now >= self.hangs_since
+
+    def direct(self, now: float) -> int:
+        """Requests of clients that no router knows."""
+        first, last = self.direct_between
+        return int(self.alive and first <= now < last)
 
 
 @dataclass
@@ -44,6 +74,7 @@ class Checks:
     world: World
     idle_after_s: float = 60.0
     lost_after_s: float = 300.0
+    drain_timeout_s: float = 120.0
     engines: dict[ShardId, list[Engine]] = field(default_factory=dict)
     #: (router, endpoint) -> requests really running.
     in_flight: dict[tuple[str, str], int] = field(default_factory=dict)
@@ -53,6 +84,10 @@ class Checks:
     away: dict[NodeId, tuple[float, float | None]] = field(default_factory=dict)
     #: Node -> reasons for which it is away now.
     _why_away: dict[NodeId, set[str]] = field(default_factory=dict)
+    #: Endpoint -> when routers were first told to send it nothing new.
+    closed_at: dict[str, float] = field(default_factory=dict)
+    #: Endpoint -> since when somebody uses it without a break.
+    _busy_since: dict[str, float] = field(default_factory=dict)
     last_term: int = 0
     counts: dict[str, int] = field(default_factory=dict)
 
@@ -81,6 +116,18 @@ class Checks:
         _, back = self.away.get(node_id, (0.0, -1e9))
         return back is None or self.world.now - back < REDIAL_S
 
+    def long_away(self, node_id: NodeId) -> bool:
+        """Away for as long as it takes to be called lost, and not back for long enough to be told what
+        became of its work."""
+        since, back = self.away.get(node_id, (self.world.now, -1e9))
+        end = self.world.now if back is None else back
+        lost = end - since >= self.lost_after_s - REDIAL_S
+        return lost and (back is None or self.world.now - back < STALE_ROUTE_S)
+
+    def away_lately(self, node_id: NodeId, seconds: float) -> bool:
+        _, back = self.away.get(node_id, (0.0, -1e9))
+        return back is None or self.world.now - back < seconds
+
     def landed(self, term: int) -> None:
         """History does not go backwards."""
         if term < self.last_term:
@@ -99,14 +146,48 @@ class Checks:
         self.count("engines started")
 
     def engine_stopped(self, engine: Engine, reason: str) -> None:
-        """TERM reached it because it was to leave, so after a drain: nobody may still use it. (No request
-        here lasts as long as the shortest drain deadline.)"""
-        if engine.serving_since is None or not (reason in ("idle", "replaced") or "wanted" in reason):
+        """TERM reached it. Whoever stops what is in use waits for it first, or for its time to be over; a
+        group that is broken, or hangs, or was given up with its node, has nothing to wait for."""
+        if engine.serving_since is None or "operator" in reason:
             return
-        endpoint = f"{engine.replica_id}@{engine.epoch}"
-        running = {key: count for key, count in self.in_flight.items() if key[1] == endpoint and count}
-        if running:
-            self.fail(f"{engine.shard_id} stopped as {reason} with {running} requests running")
+        running = {
+            key: count for key, count in self.in_flight.items() if key[1] == engine.endpoint_id and count
+        }
+        group = [lives[-1] for lives in self.engines.values() if lives[-1].endpoint_id == engine.endpoint_id]
+        broken = any(
+            not one.alive or one.hangs(self.world.now) or (one is not engine and one.stopped) for one in group
+        )
+        engine.stopped = True
+        if not running or broken or any(self.long_away(one.node_id) for one in group):
+            return
+        waited_s = self.world.now - self.closed_at.get(engine.endpoint_id, self.world.now)
+        if waited_s < self.drain_timeout_s - SLACK_S:
+            when = f"{waited_s:.0f} s after it was closed"
+            self.fail(f"{engine.shard_id} stopped as {reason} {when}, {running} requests running")
+
+    def uses(self, key: tuple[str, str], change: int) -> None:
+        """One request more or less of a router at an endpoint."""
+        self.in_flight[key] = self.in_flight.get(key, 0) + change
+        if any(count for (_, endpoint), count in self.in_flight.items() if endpoint == key[1]):
+            self._busy_since.setdefault(key[1], self.world.now)
+        else:
+            self._busy_since.pop(key[1], None)
+
+    def forgets(self, router: str) -> None:
+        """It crashed: its requests are cut."""
+        for key in [key for key in self.in_flight if key[0] == router]:
+            self.uses(key, -self.in_flight[key])
+            del self.in_flight[key]
+
+    def busy_since(self, endpoint_id: str) -> float | None:
+        return self._busy_since.get(endpoint_id)
+
+    def closed(self, endpoint_id: str) -> None:
+        """Routers are told to send nothing new there."""
+        self.closed_at.setdefault(endpoint_id, self.world.now)
+
+    def reopened(self, endpoint_id: str) -> None:
+        self.closed_at.pop(endpoint_id, None)
 
     def used(self, replica_id: ReplicaId) -> None:
         self.used_at.setdefault(replica_id, deque(maxlen=200)).append(self.world.now)
@@ -149,16 +230,21 @@ class Checks:
                 return
         self.fail(f"{endpoint_id} withdrawn though it serves and its nodes are in reach")
 
+    def hangs_since(self, endpoint_id: str) -> float | None:
+        """Since when a request there is not answered: of a group one rank is enough. None: it answers."""
+        since = [one.hangs_since for one in self.living() if one.endpoint_id == endpoint_id]
+        return min(since) if since and min(since) <= self.world.now else None
+
+    def lives(self, endpoint_id: str) -> bool:
+        return any(one.endpoint_id == endpoint_id for one in self.living())
+
     def living(self) -> list[Engine]:
         return [lives[-1] for lives in self.engines.values() if lives[-1].alive]
 
     def _replaced(self, old: Engine, new: Engine) -> None:
         """A second group of one replica beside a living first: only when the first's node was cut off for
         as long as it takes to call it lost."""
-        since, back = self.away.get(old.node_id, (self.world.now, -1e9))
-        end = self.world.now if back is None else back
-        long_enough = end - since >= self.lost_after_s - REDIAL_S
-        if long_enough and (back is None or self.world.now - back < STALE_ROUTE_S):
+        if self.long_away(old.node_id):
             return  # Lost, or just back from it and being told.
         self.fail(f"{new.shard_id} started while {old.shard_id} lives on {old.node_id}, which was not lost")
 

@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING, Any
 from llmgw_controller.core import desired as desired_module
 from llmgw_controller.core import lease, reconcile, routes
 from llmgw_controller.core.activation import Refused, decide
+from llmgw_controller.core.apply import apply
 from llmgw_controller.core.hearing import is_learning
+from llmgw_controller.core.idleness import verdicts
 from llmgw_controller.core.plan import (
     Change,
     Drain,
@@ -22,8 +24,9 @@ from llmgw_controller.core.plan import (
     Stop,
 )
 from llmgw_controller.core.state import ActivationRow, NodeHeard, RouterRow, Snapshot, Wish
+from llmgw_controller.core.view import fleet_view
 from llmgw_kit.ids import LeaseTerm, ModelId, NodeId, RouterId, SessionEpoch
-from tests.simulation.agent import Beat, Desired, Hello, Stream, Told, Welcome, healthy
+from tests.simulation.agent import Beat, Desired, Hello, Stream, Told, Welcome
 from tests.simulation.store import MARGIN_S, TTL_S, Fenced
 
 if TYPE_CHECKING:
@@ -33,6 +36,9 @@ if TYPE_CHECKING:
 RENEW_S = 2.0
 RETRY_S = 1.0
 PASS_S = 2.0
+#: Passes from one look to the next at what costs time to look at.
+REST_EVERY = 20
+VIEW_EVERY = 10
 
 
 @dataclass(frozen=True)
@@ -103,6 +109,14 @@ class Controller:
         self.version = 0
         self.looked_at = self.sim.world.now
         self.awake_since: float | None = None
+        #: Of the database's clock at the takeover; within a term time only goes on.
+        self.offset_s = 0.0
+        self.passes = 0
+
+    @property
+    def clock(self) -> float:
+        """The term clock."""
+        return self.sim.world.now + self.offset_s
 
     def _at(self, delay_s: float, action: Any, *args: Any) -> None:
         """Later in the same life; a frozen process does it when it thaws."""
@@ -123,13 +137,17 @@ class Controller:
 
     def _lead(self) -> None:
         now = self.sim.world.now
+        if self.sim.store.paused:
+            self._at(RETRY_S, self._lead)  # No answer is not a loss; `_decide` sees when its time is over.
+            return
         if self.term is None:
             term = self.sim.store.acquire(f"{self.name}#{self.life}")
             if term is not None:
                 self.sim.world.note(self.name, f"leads, term {term}")
                 self.sim.checks.count("terms")
                 self._forget()
-                self.term, self.renewed_at, self.term_started = term, now, now
+                self.offset_s = self.sim.store.skew_s
+                self.term, self.renewed_at, self.term_started = term, now, self.clock
             self._at(RETRY_S, self._lead)
             return
         if self.sim.store.renew(f"{self.name}#{self.life}", self.term):
@@ -149,24 +167,38 @@ class Controller:
     def _decide(self) -> None:
         now = self.sim.world.now
         if now - self.looked_at > 2 * PASS_S:
-            self.awake_since = now  # A look that comes so late tells of our own sleep, not of the nodes'.
+            self.awake_since = (
+                self.clock
+            )  # A look that comes so late tells of our own sleep, not of the nodes'.
         self.looked_at = now
         self._at(PASS_S, self._decide)
+        if self.term is not None and not self._may_act():
+            self._step_down("its time is over")
         if self.term is None or self.busy:
             return
-        if not self._may_act():
-            self._step_down("its time is over")
-            return
+        if self.sim.store.paused:
+            return  # Rows cannot be read: no pass.
         snapshot = self._snapshot()
-        plan = reconcile.reconcile(snapshot, self.sim.world.now)
+        plan = reconcile.reconcile(snapshot, self.clock)
+        self.passes += 1
+        if self.passes % REST_EVERY == 0:
+            self._rests(snapshot, plan)
         self.busy = True
         delay_s = self.sim.world.between(0.002, 0.05)
         # The request to the store is on its way: whatever happens to this process, it may land late.
         if self.sim.faulty and self.sim.world.chance(self.sim.stall_share):
             stall_s = self.sim.world.between(0.5, 2.5) * TTL_S
+            self.sim.landed("controller frozen past its lease" if stall_s > TTL_S else "controller frozen")
             self.freeze(stall_s)
             delay_s = stall_s
         self.sim.world.at(delay_s, self._land, self.life, self.term, plan, self.sim.world.now)
+
+    def _rests(self, snapshot: Snapshot, plan: Plan) -> None:
+        """A second pass over the rows as the plan leaves them changes nothing."""
+        after = replace(snapshot, stored=apply(snapshot.stored, plan.changes))
+        again = reconcile.reconcile(after, self.clock)
+        if again.changes:
+            self.sim.checks.fail(f"a second pass still changes {again.changes[:3]}")
 
     def _snapshot(self) -> Snapshot:
         assert self.term is not None
@@ -190,6 +222,10 @@ class Controller:
         )
 
     def _land(self, life: int, term: LeaseTerm, plan: Plan, decided_at: float) -> None:
+        if self.sim.store.paused:
+            late_s = self.sim.store.paused_until - self.sim.world.now + 0.01
+            self.sim.world.at(late_s, self._land, life, term, plan, decided_at)
+            return
         try:
             self.sim.store.commit(term, plan.changes, decided_at=decided_at)
         except Fenced:
@@ -238,10 +274,12 @@ class Controller:
             return
         if self.sim.faulty and self.sim.world.chance(0.01):
             self.sim.world.note(self.name, f"a message to {node_id} is lost, and its stream with it")
+            self.sim.landed("message lost")
             stream.agent.sim.world.at(0.2, stream.agent._hang_up)
             return
         stream.down.send(message)
         if self.sim.faulty and self.sim.world.chance(0.05):
+            self.sim.landed("message doubled")
             stream.down.send(message)
 
     @staticmethod
@@ -281,10 +319,11 @@ class Controller:
             hello.node,
             agent_instance=hello.instance,
             session_epoch=epoch,
-            last_heard=self.sim.world.now,
+            last_heard=self.clock,
             lost_at=stored.lost_at if stored else None,
+            schedulability=stored.schedulability if stored else hello.node.schedulability,
         )
-        if not self._write([PutNode(row)]):
+        if not self.write([PutNode(row)]):
             stream.down.send("not_leader")
             return
         old = self.streams.pop(row.node_id, None)
@@ -296,8 +335,8 @@ class Controller:
             node_id=row.node_id,
             session_epoch=epoch,
             connected=True,
-            heard_at=self.sim.world.now,
-            devices=healthy(row),
+            heard_at=self.clock,
+            devices=hello.devices,
             shards={report.shard_id: report for report in hello.reports},
             weights=(),
             engines=("llamacpp",),
@@ -308,7 +347,7 @@ class Controller:
 
     def _note(self, node_id: NodeId, known: NodeHeard, beat: Beat) -> None:
         shards = {report.shard_id: report for report in beat.reports}
-        self.heard[node_id] = replace(known, heard_at=self.sim.world.now, shards=shards)
+        self.heard[node_id] = replace(known, heard_at=self.clock, shards=shards, devices=beat.devices)
 
     def stream_ended(self, stream: Stream) -> None:
         node_id = stream.agent.row.node_id
@@ -325,9 +364,9 @@ class Controller:
         name = RouterId(router.name)
         member = self.sim.store.stored.routers.get(name)
         if member is None or member.incarnation != router.incarnation:
-            crashed = self.sim.world.now if member is not None else None
-            row = RouterRow(name, router.incarnation, self.sim.world.now, crashed)
-            if not self._write([PutRouter(row)]):
+            crashed = self.clock if member is not None else None
+            row = RouterRow(name, router.incarnation, self.clock, crashed)
+            if not self.write([PutRouter(row)]):
                 return False
         self.watchers[router.name] = router
         if self.table is not None and self.term is not None:
@@ -337,10 +376,10 @@ class Controller:
     def ask(self, model: ModelId) -> bool:
         if not self.says_it_leads or self.busy:
             return False
-        now = self.sim.world.now
+        now = self.clock
         open_one = self.sim.store.stored.activations.get(model)
         opened = open_one.opened_at if open_one else now
-        return self._write([PutActivation(ActivationRow(model, opened, now))])
+        return self.write([PutActivation(ActivationRow(model, opened, now))])
 
     def acknowledge(self, router: "Router", drained: set[str]) -> None:
         if self.says_it_leads:
@@ -349,7 +388,11 @@ class Controller:
 
     def _publish(self) -> None:
         assert self.term is not None
-        table = routes.routes(self._snapshot(), self.sim.world.now)
+        snapshot = self._snapshot()
+        table = routes.routes(snapshot, self.clock)
+        if self.passes % VIEW_EVERY == 0:
+            view = fleet_view(snapshot, verdicts(snapshot, self.clock), self.clock)
+            self.sim.rows.seen(view, self.sim.agents)
         if table == self.table:
             return
         self._check(self.table, table)
@@ -363,12 +406,12 @@ class Controller:
         for name in sorted(self.watchers):
             for model in sorted(self.watchers[name].waiting):
                 if model not in snapshot.stored.activations and isinstance(
-                    decide(snapshot, model, self.sim.world.now), Refused
+                    decide(snapshot, model, self.clock), Refused
                 ):
                     self.watchers[name].refused(model)
 
     def _check(self, old: routes.RouteTable | None, new: routes.RouteTable) -> None:
-        learning = is_learning(self._snapshot(), self.sim.world.now)
+        learning = is_learning(self._snapshot(), self.clock)
         stored = self.sim.store.stored
         shards = {
             row.endpoint_id: tuple(shard.shard_id for shard in row.shards) for row in stored.replicas.values()
@@ -380,10 +423,16 @@ class Controller:
             row = stored.replicas.get(known[endpoint_id].replica_id)
             wanted = row is not None and row.wish is Wish.SERVE and row.endpoint_id == endpoint_id
             self.sim.checks.withdrawn(endpoint_id, shards.get(endpoint_id, ()), wanted=wanted)
+            self.sim.checks.closed(endpoint_id)
+        for endpoint_id, endpoint in new.endpoints.items():
+            (self.sim.checks.closed if endpoint.draining else self.sim.checks.reopened)(endpoint_id)
         self.sim.routed = dict(new.endpoints)
 
-    def _write(self, changes: list[Change]) -> bool:
+    def write(self, changes: list[Change]) -> bool:
+        """One write beside the passes; False when it did not land."""
         assert self.term is not None
+        if self.sim.store.paused:
+            return False
         try:
             self.sim.store.commit(self.term, changes, decided_at=self.sim.world.now)
         except Fenced:

@@ -31,6 +31,8 @@ class Router:
     touched: dict[ReplicaId, float] = field(default_factory=dict)
     unsent: set[ReplicaId] = field(default_factory=set)
     map_epoch: str | None = None
+    #: Nothing that it is told arrives before.
+    deaf_until: float = 0.0
     #: When each held request began, by model.
     waiting: dict[ModelId, list[float]] = field(default_factory=dict)
 
@@ -48,13 +50,17 @@ class Router:
     def held(self) -> dict[ModelId, int]:
         return {model: len(held) for model, held in self.waiting.items() if held} if self.running else {}
 
+    def deafen(self, seconds: float) -> None:
+        """What it is told comes late; it serves by what it knows."""
+        self.sim.world.note(self.name, f"hears nothing for {seconds:.0f} s")
+        self.deaf_until = self.sim.world.now + seconds
+
     def crash(self) -> None:
         if not self.running:
             return
         self.sim.world.note(self.name, "crashes")
         self.running = False
-        for key in [key for key in self.sim.checks.in_flight if key[0] == self.name]:
-            del self.sim.checks.in_flight[key]
+        self.sim.checks.forgets(self.name)
         self.sim.world.at(self.sim.world.between(1.0, 60.0), self._restart)
 
     def _restart(self) -> None:
@@ -92,7 +98,7 @@ class Router:
         self.sim.world.at(1.0, self._watch, life)
         if self.leader is None or not self.leader.says_it_leads or self.name not in self.leader.watchers:
             self.leader = next((one for one in self.sim.controllers if one.says_it_leads), None)
-            self.pipe = Pipe(self.sim.world, self._hear)
+            self.pipe = Pipe(self.sim.world, self._hear, lambda: self.sim.world.now < self.deaf_until)
             if self.leader is not None and not self.leader.watch(self):
                 self.leader = None
         if self.leader is not None:
@@ -108,8 +114,10 @@ class Router:
     def _request(self, life: int, model: ModelId) -> None:
         if life != self.life or not self.running:
             return
-        self.sim.world.at(self.sim.gap_s(model), self._request, life, model)
-        self._pick(model)
+        gap_s = self.sim.gap_s(model)
+        self.sim.world.at(gap_s or 10.0, self._request, life, model)
+        if gap_s is not None:
+            self._pick(model)
 
     def _endpoints(self, model: ModelId) -> list[str]:
         return [
@@ -131,16 +139,19 @@ class Router:
         self._touch(endpoint.replica_id)
         self.flights[endpoint.replica_id] = self.flights.get(endpoint.replica_id, 0) + 1
         key = (self.name, endpoint.endpoint_id)
-        self.sim.checks.in_flight[key] = self.sim.checks.in_flight.get(key, 0) + 1
+        self.sim.checks.uses(key, 1)
         self.sim.checks.count("requests")
         world.at(world.between(0.5, 25.0), self._release, self.life, endpoint.replica_id, key)
 
     def _release(self, life: int, replica_id: ReplicaId, key: tuple[str, str]) -> None:
         if life != self.life or not self.running:
             return
+        if self.sim.checks.hangs_since(key[1]) is not None:
+            self.sim.world.at(5.0, self._release, life, replica_id, key)
+            return
         self._touch(replica_id)
         self.flights[replica_id] -= 1
-        self.sim.checks.in_flight[key] -= 1
+        self.sim.checks.uses(key, -1)
 
     def _touch(self, replica_id: ReplicaId) -> None:
         self.touched[replica_id] = self.sim.world.now
@@ -187,5 +198,6 @@ class Router:
         )
         ages = {replica_id: now - self.touched[replica_id] for replica_id in sorted(names)}
         redis.send_map(report, ages)
+        self.sim.rows.words[RouterId(self.name)] = now
         self.map_epoch = redis.epoch
         self.unsent = set()

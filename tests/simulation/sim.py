@@ -1,15 +1,19 @@
 """One simulated fleet: who is in it, what befalls it, and when it must be well again."""
 
-from dataclasses import dataclass, field, replace
+from collections import Counter
+from dataclasses import dataclass, field
 
 from llmgw_controller.core.catalog import Catalog, Engine, Model, Profile, Source
 from llmgw_controller.core.routes import Endpoint
-from llmgw_controller.core.state import Intervals, Phase, Wish
-from llmgw_kit.ids import ModelId
+from llmgw_controller.core.state import EvictionPolicy, Intervals, Phase, Wish
+from llmgw_kit.ids import ModelId, RouterId
 from tests.simulation.agent import Agent, node_row
 from tests.simulation.checks import Checks, Violation, served_models
 from tests.simulation.controller import Controller
+from tests.simulation.faults import Faults, Plan
+from tests.simulation.hunger import Hunger
 from tests.simulation.router import Router
+from tests.simulation.rows import RowChecks
 from tests.simulation.store import Redis, Store
 from tests.simulation.world import World
 
@@ -17,25 +21,11 @@ from tests.simulation.world import World
 #: rollout or a drain may follow.
 SETTLE_S = 700.0
 IDLE_AFTER_S = 60.0
-
-
-@dataclass
-class Plan:
-    """Shares of faults per minute; 0 switches one off."""
-
-    controller_stall: float = 0.25
-    controller_crash: float = 0.1
-    agent_crash: float = 0.25
-    reboot: float = 0.08
-    cut_short: float = 0.2
-    cut_long: float = 0.05
-    engine_crash: float = 0.4
-    redis_flush: float = 0.15
-    redis_away: float = 0.1
-    router_crash: float = 0.12
-    edit_model: float = 0.2
-    #: At most one node of a run, for good.
-    node_dies: float = 0.02
+DRAIN_TIMEOUT_S = 120.0
+#: A group that runs requests and gives no token for so long hangs.
+STALL_S = 60.0
+#: How long the cold models are asked for in peace.
+HUNGER_S = 400.0
 
 
 @dataclass
@@ -43,91 +33,81 @@ class Sim:
     seed: int
     faults: Plan = field(default_factory=Plan)
     fence: bool = True
+    eviction: EvictionPolicy = EvictionPolicy.OFF
     faulty: bool = True
+    #: Nobody asks for cold models.
+    quiet: bool = False
 
     def __post_init__(self) -> None:
         self.world = World(self.seed)
-        self.checks = Checks(self.world, idle_after_s=IDLE_AFTER_S)
-        self.store = Store(self.world, self.checks, fence=self.fence)
-        self.redis = Redis(self.world)
-        self.intervals = Intervals(max_failures=1000, backoff_max_s=60.0)
-        self.stall_share = self.faults.controller_stall / 30
-        #: What the routers were last told, by whoever led.
-        self.routed: dict[str, Endpoint] = {}
-        self.catalog = Catalog(
-            {one.name: one for one in (_model("kept", 2), _model("gang", 1, nodes=2), _model("cold", 0))}
-        )
-        self.controllers = [Controller(self, name) for name in ("ctl-a", "ctl-b")]
+        #: Kind -> faults that landed.
+        self.faults_landed: Counter[str] = Counter()
+        self.checks = Checks(self.world, idle_after_s=IDLE_AFTER_S, drain_timeout_s=DRAIN_TIMEOUT_S)
         self.agents = [
             Agent(self, node_row(f"n{number}", 3, ("ib",) if number <= 3 else ())) for number in range(1, 6)
         ]
+        self.rows = RowChecks(self.checks, {one.row.node_id: one.row.fabrics for one in self.agents})
+        self.store = Store(self.world, self.checks, self.rows, fence=self.fence)
+        self.redis = Redis(self.world)
+        # Giving up for good would end a run early; the operator's second chance has its own tests.
+        self.intervals = Intervals(max_failures=8, backoff_max_s=60.0, eviction=self.eviction)
+        self.stall_share = self.faults.controller_stall / 30
+        #: What the routers were last told, by whoever led.
+        self.routed: dict[str, Endpoint] = {}
+        self.all_models = {one.name: one for one in MODELS}
+        self.catalog = Catalog(dict(self.all_models))
+        self.controllers = [Controller(self, name) for name in ("ctl-a", "ctl-b")]
         self.routers = [Router(self, name) for name in ("r1", "r2")]
+        self.rows.routers = tuple(RouterId(one.name) for one in self.routers)
+        self._befalls = Faults(self, self.faults)
 
-    def gap_s(self, model: ModelId) -> float:
-        """Between two requests of one router: the cold model is forgotten for minutes now and then."""
-        if model == "cold" and self.world.chance(0.2):
-            return self.world.between(90.0, 400.0)
+    def landed(self, kind: str) -> None:
+        """One more fault of this kind."""
+        self.faults_landed[kind] += 1
+
+    def gap_s(self, model: ModelId) -> float | None:
+        """Between two requests of one router: a cold model is forgotten for minutes now and then. None: not
+        asked for at all."""
+        if model in ON_DEMAND:
+            if self.quiet:
+                return None
+            if self.world.chance(0.2):
+                return self.world.between(90.0, 400.0)
         return self.world.between(1.0, 30.0)
 
     def run(self, faulty_s: float) -> None:
-        """Faults for so long, then peace, then all must be well. Raises Violation."""
+        """Faults for so long; then peace and only what configuration wants, and all must be well; then the
+        cold ones are asked for too, and nobody may starve. Raises Violation."""
         for one in (*self.controllers, *self.agents, *self.routers):
             one.boot()
         self.world.at(30.0, self._misfortune)
+        self.world.at(60.0, self._befalls.look)
         self.world.run(faulty_s)
-        self.faulty = False
+        self.faulty, self.quiet = False, True
         self.world.note("world", "faults end")
+        self._befalls.end()
         self.world.run(faulty_s + SETTLE_S)
         self._all_well()
+        self.quiet = False
+        self.world.note("world", "cold models are asked for again")
+        hunger = Hunger(self)
+        hunger.boot()
+        self.world.run(faulty_s + SETTLE_S + HUNGER_S)
 
     def _misfortune(self) -> None:
         """Once a second, each kind by its chance."""
         if not self.faulty:
             return
-        world = self.world
-        world.at(1.0, self._misfortune)
-        pick = world.rng.choice
-        rolls = self.faults
-        if world.chance(rolls.controller_crash / 60):
-            pick(self.controllers).crash()
-        if world.chance(rolls.agent_crash / 60):
-            pick(self.agents).crash()
-        if world.chance(rolls.reboot / 60):
-            pick(self.agents).reboot()
-        if world.chance(rolls.cut_short / 60):
-            pick(self.agents).cut_off(world.between(2.0, 60.0))
-        if world.chance(rolls.cut_long / 60):
-            pick(self.agents).cut_off(world.between(250.0, 500.0))
-        if world.chance(rolls.engine_crash / 60):
-            pick(self.agents).crash_engine()
-        if world.chance(rolls.redis_flush / 60):
-            world.note("redis", "is flushed")
-            self.redis.flush()
-        if world.chance(rolls.redis_away / 60) and self.redis.up:
-            self.redis.up = False
-            world.at(world.between(5.0, 90.0), self._redis_back)
-        if world.chance(rolls.router_crash / 60):
-            pick(self.routers).crash()
-        if world.chance(rolls.edit_model / 60):
-            self._edit()
-        if world.chance(rolls.node_dies / 60) and not any(one.dead for one in self.agents):
-            # Not one of the fabric: with two of three left, small replicas may lie where the gang no longer
-            # fits, and nobody is evicted for it.
-            pick(self.agents[3:]).die()
+        self.world.at(1.0, self._misfortune)
+        self._befalls.befall()
 
-    def _redis_back(self) -> None:
+    def flush(self) -> None:
+        self.world.note("redis", "is flushed")
+        self.redis.flush()
+        self.rows.words.clear()
+
+    def redis_back(self) -> None:
         self.redis.up = True
-
-    def _edit(self) -> None:
-        """An operator changes a model: another count, or another spec."""
-        kept = self.catalog.models[ModelId("kept")]
-        if self.world.chance(0.5):
-            kept = replace(kept, replicas=self.world.rng.choice([1, 2, 3]))
-        else:
-            fresh = replace(kept.profiles[0], context_length=self.world.rng.randrange(1, 10))
-            kept = replace(kept, profiles=(fresh,))
-        self.world.note("world", f"kept: {kept.replicas} of context {kept.profiles[0].context_length}")
-        self.catalog = Catalog({**self.catalog.models, kept.name: kept})
 
     def _all_well(self) -> None:
         leaders = [one.name for one in self.controllers if one.says_it_leads]
@@ -170,8 +150,10 @@ class Sim:
 
 
 def simulate(seed: int, *, minutes: float = 20.0, fence: bool = True, faults: Plan | None = None) -> Sim:
-    """One fleet from start to peace. Raises Violation with what to type and the last events."""
-    sim = Sim(seed, faults or Plan(), fence=fence)
+    """One fleet from start to peace; odd seeds evict to make room. Raises Violation with what to type and the
+    last events."""
+    eviction = EvictionPolicy.ON if seed % 2 else EvictionPolicy.OFF
+    sim = Sim(seed, faults or Plan(), fence=fence, eviction=eviction)
     try:
         sim.run(minutes * 60)
     except AssertionError as broken:
@@ -180,14 +162,14 @@ def simulate(seed: int, *, minutes: float = 20.0, fence: bool = True, faults: Pl
     return sim
 
 
-def _model(name: str, replicas: int, *, nodes: int = 1) -> Model:
+def _model(name: str, replicas: int, *, nodes: int = 1, gpus: int = 1) -> Model:
     profile = Profile(
         name="p",
         engine=Engine.LLAMACPP,
         gpu_class="L4",
         nodes=nodes,
-        gpus_per_node=2 if nodes > 1 else 1,
-        tensor_parallel=2 * nodes if nodes > 1 else 1,
+        gpus_per_node=gpus,
+        tensor_parallel=gpus * nodes,
         pipeline_parallel=1,
         data_parallel=1,
         memory_bytes=None,
@@ -198,12 +180,13 @@ def _model(name: str, replicas: int, *, nodes: int = 1) -> Model:
         extra_ports=("rendezvous",) if nodes > 1 else (),
         ready_path=None,
         ready_timeout_s=600.0,
-        drain_timeout_s=120.0,
+        drain_timeout_s=DRAIN_TIMEOUT_S,
         stop_grace_s=20.0,
         stop_after_silence_s=None,
         min_uptime_s=60.0,
         pool=None,
         node_ids=(),
+        stall_timeout_s=STALL_S,
     )
     return Model(
         name=ModelId(name),
@@ -220,3 +203,13 @@ def _model(name: str, replicas: int, *, nodes: int = 1) -> Model:
         priority=0,
         source=Source.CONFIGURATION,
     )
+
+
+MODELS = (
+    _model("kept", 2),
+    _model("gang", 1, nodes=2, gpus=2),
+    _model("cold", 0),
+    _model("cool", 0),
+    _model("wide", 0, gpus=3),
+)
+ON_DEMAND = frozenset(one.name for one in MODELS if not one.replicas)

@@ -9,6 +9,7 @@ from llmgw_controller.core.plan import Change
 from llmgw_controller.core.state import Stored
 from llmgw_kit.ids import LeaseTerm, ReplicaId, RouterId
 from tests.simulation.checks import Checks
+from tests.simulation.rows import RowChecks
 from tests.simulation.world import World
 
 TTL_S = 10.0
@@ -27,12 +28,21 @@ class Fenced(Exception):
 class Store:
     world: World
     checks: Checks
+    rows: RowChecks
     #: Off only to plant the bug.
     fence: bool = True
     stored: Stored = field(default_factory=Stored)
     holder: str | None = None
     term: LeaseTerm = NO_TERM
     expires_at: float = 0.0
+    #: It answers nobody before.
+    paused_until: float = 0.0
+    #: What its wall clock shows beside the true time; a step of it is seen by the next term only.
+    skew_s: float = 0.0
+
+    @property
+    def paused(self) -> bool:
+        return self.world.now < self.paused_until
 
     def acquire(self, who: str) -> LeaseTerm | None:
         """Free or expired, or nobody's: the earlier life of the same holder counts as somebody."""
@@ -55,6 +65,7 @@ class Store:
         before = self.stored
         self.stored = apply(before, changes)
         self.checks.committed(before, self.stored, decided_at)
+        self.rows.committed(before, self.stored, decided_at)
 
 
 @dataclass

@@ -48,13 +48,23 @@ class World:
         return self.rng.uniform(low, high)
 
 
-class Pipe:
-    """One direction of a stream: delivers in order, each message after a delay; nothing once closed."""
+#: A held pipe is looked at again so often.
+LOOK_S = 0.1
 
-    def __init__(self, world: World, receive: Callable[[Any], None]) -> None:
+
+class Pipe:
+    """One direction of a stream: delivers in order, each message after a delay; nothing once closed.
+
+    While `held` says so, nothing arrives and nothing is lost: a link that is cut in this direction."""
+
+    def __init__(
+        self, world: World, receive: Callable[[Any], None], held: Callable[[], bool] = lambda: False
+    ) -> None:
         self._world = world
         self._receive = receive
+        self._held = held
         self._free_at = 0.0
+        self._due: deque[Any] = deque()
         self.open = True
 
     def send(self, message: Any) -> None:
@@ -62,8 +72,18 @@ class Pipe:
             return
         due = max(self._free_at, self._world.now + self._world.between(0.005, 0.15))
         self._free_at = due
-        self._world.at(due - self._world.now, self._deliver, message)
+        self._world.at(due - self._world.now, self._arrive, message)
 
-    def _deliver(self, message: Any) -> None:
-        if self.open:
-            self._receive(message)
+    def _arrive(self, message: Any) -> None:
+        self._due.append(message)
+        if len(self._due) == 1:
+            self._pump()
+
+    def _pump(self) -> None:
+        while self._due and self.open:
+            if self._held():
+                self._world.at(LOOK_S, self._pump)
+                return
+            # Taken off only after it was heard: what hearing makes arrive must not pump in between.
+            self._receive(self._due[0])
+            self._due.popleft()

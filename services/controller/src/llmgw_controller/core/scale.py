@@ -109,14 +109,17 @@ def _retire(draft: Draft, model: Model) -> None:
     # What did not come up stays for a while: it is the answer to whoever asks meanwhile, trouble to see, and
     # first in line for room that comes free, for whoever was refused was told to come again.
     kept_s = draft.snapshot.intervals.backoff_max_s
-    for row in live(draft, model.name):
+    rows = live(draft, model.name)
+    # What a rollout has started in the place of one that serves is its own to end, though nobody asks.
+    replacing = any(row.phase is Phase.READY and outdated(draft, row, model) for row in rows)
+    for row in rows:
         if row.cause is not Cause.ACTIVATION:
             continue
         age_s = draft.now - row.since
         if row.phase is Phase.READY:
             if may_leave(draft.snapshot, row, model, draft.verdicts, draft.now):
                 let_go(draft, row, because=IDLE, revocable=True)
-        elif row.phase in (Phase.WANTED, Phase.BACKOFF):
+        elif row.phase in (Phase.WANTED, Phase.BACKOFF) and not replacing:
             let_go(draft, row, because="nobody asks for it any more")
         elif row.phase in (Phase.UNPLACEABLE, Phase.FAILED) and age_s >= kept_s:
             let_go(draft, row, because="it did not come up")

@@ -1,0 +1,128 @@
+"""What must hold of the rows and of what is told of them, held against what is really there."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from math import inf
+from typing import TYPE_CHECKING
+
+from llmgw_controller.core.state import ReplicaRow, Stored, Wish
+from llmgw_controller.core.view import FleetView
+from llmgw_kit.ids import NodeId, ReplicaId, RouterId, ShardId
+from tests.simulation.checks import REDIAL_S, SLACK_S, STALE_ROUTE_S, Checks, Engine
+
+if TYPE_CHECKING:
+    from tests.simulation.agent import Agent
+
+#: A router's word is good for so long, and may be under way for a tick.
+WORD_S = 15.0
+
+
+@dataclass
+class RowChecks:
+    checks: Checks
+    #: Node -> its fabrics, as the cables are.
+    fabrics: Mapping[NodeId, tuple[str, ...]]
+    #: Router -> when its word last arrived where the leader reads it; a flush forgets them.
+    words: dict[RouterId, float] = field(default_factory=dict)
+    routers: tuple[RouterId, ...] = ()
+
+    def committed(self, before: Stored, after: Stored, decided_at: float) -> None:
+        """After each write that landed."""
+        moved = [row for key, row in after.replicas.items() if before.replicas.get(key) is not row]
+        if moved:
+            self._claimed_once(after.replicas.values())
+        for row in moved:
+            self._one_fabric(row)
+        self._freed_late(before, after)
+        for row in moved:
+            old = before.replicas.get(row.replica_id)
+            if (
+                old is not None
+                and old.wish is Wish.SERVE
+                and row.wish is not Wish.SERVE
+                and row.reason == "idle"
+            ):
+                self._evidence(row.replica_id, "let go as idle", decided_at)
+        for key, receipt in after.evictions.items():
+            if key not in before.evictions:
+                self.checks.count("evictions for room")
+                self._evidence(receipt.victim_replica_id, "evicted", decided_at)
+                self._unused(receipt.victim_replica_id, decided_at)
+
+    def _claimed_once(self, rows: Iterable[ReplicaRow]) -> None:
+        taken: dict[tuple[str, object], ShardId] = {}
+        for row in rows:
+            for shard in row.shards:
+                if shard.released:
+                    continue
+                things: list[object] = [*shard.device_ids, *(port for _, port in shard.ports)]
+                for thing in things:
+                    other = taken.setdefault((shard.node_id, thing), shard.shard_id)
+                    if other != shard.shard_id:
+                        self.checks.fail(
+                            f"{thing} of {shard.node_id} claimed by {other} and {shard.shard_id}"
+                        )
+
+    def _one_fabric(self, row: ReplicaRow) -> None:
+        if len(row.shards) < 2:
+            return
+        common = set.intersection(*(set(self.fabrics[shard.node_id]) for shard in row.shards))
+        if not common:
+            nodes = [shard.node_id for shard in row.shards]
+            self.checks.fail(f"{row.replica_id} lies on {nodes}, which share no fabric")
+
+    def _freed_late(self, before: Stored, after: Stored) -> None:
+        """Claims are given up only when the engine is gone, or its node was away long enough to be lost."""
+        for key, old in before.replicas.items():
+            row = after.replicas.get(key)
+            if row is old:
+                continue
+            kept = {shard.shard_id for shard in row.shards if not shard.released} if row else set()
+            for shard in old.shards:
+                if shard.released or shard.shard_id in kept:
+                    continue
+                lives = self.checks.engines.get(shard.shard_id, [])
+                if lives and lives[-1].alive and not self.checks.long_away(shard.node_id):
+                    self.checks.fail(f"claims of {shard.shard_id} freed while it lives on {shard.node_id}")
+
+    def _evidence(self, replica_id: ReplicaId, how: str, decided_at: float) -> None:
+        """Every router there is had said lately what it uses: of a silent one nothing is known."""
+        for name in self.routers:
+            age_s = decided_at - self.words.get(name, -inf)
+            if age_s > WORD_S + SLACK_S:
+                self.checks.fail(f"{replica_id} {how}, {name} not heard for {age_s:.0f} s")
+
+    def _unused(self, replica_id: ReplicaId, decided_at: float) -> None:
+        for engine in self.checks.living():
+            if engine.replica_id != replica_id:
+                continue
+            began = self.checks.busy_since(engine.endpoint_id)
+            if began is not None and began < decided_at - SLACK_S - WORD_S:
+                self.checks.fail(f"{replica_id} evicted, in use for {decided_at - began:.0f} s")
+
+    def seen(self, view: FleetView, agents: "Iterable[Agent]") -> None:
+        """What people are told: every device once, and none free that computes."""
+        devices = {line.device.device_id: line for line in view.devices}
+        known = {node.node_id for node in view.nodes}
+        there = [(agent.row.node_id, one) for agent in agents for one in agent.row.devices]
+        there = [(node_id, one) for node_id, one in there if node_id in known]
+        if len(view.devices) != len(devices) or len(devices) != len(there):
+            self.checks.fail(f"{len(view.devices)} devices told, {len(there)} there")
+        for of_class in view.capacity:
+            parts = of_class.parts
+            summed = (
+                parts.busy + parts.idle + parts.unknown + parts.starting
+                + parts.unhealthy + parts.foreign + parts.cordoned + parts.free
+            )  # fmt: skip
+            real = sum(one.gpu_class == of_class.gpu_class for _, one in there)
+            if not summed == of_class.total == real:
+                self.checks.fail(f"{of_class.gpu_class}: parts {parts} of {of_class.total}, {real} there")
+        for engine in self.checks.living():
+            if self._must_be_known(engine):
+                for device_id in engine.device_ids:
+                    if devices[device_id].part.value == "free":
+                        self.checks.fail(f"{device_id} told to be free, {engine.shard_id} computes there")
+
+    def _must_be_known(self, engine: Engine) -> bool:
+        old_enough = self.checks.world.now - engine.started_at > REDIAL_S
+        return old_enough and not self.checks.away_lately(engine.node_id, STALE_ROUTE_S)
