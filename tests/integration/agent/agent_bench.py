@@ -218,6 +218,7 @@ class Agents:
             "LLMGW_AGENT_DEVICES": json.dumps(devices),
             "LLMGW_AGENT_DISK_RESERVE": "1MiB",
             "LLMGW_AGENT_REFRESH_INTERVAL_S": "0.3",
+            "LLMGW_AGENT_PROBE_INTERVAL_S": "0.5",
             **more,
         }
 

@@ -14,6 +14,9 @@ import pytest
 
 from llmgw.v1 import agent_pb2 as pb
 from llmgw.v1.common_pb2 import WeightsRef
+from llmgw_agent.core.progress import Numbers
+from llmgw_agent.engines.base import parse_numbers
+from llmgw_agent.engines.catalog import ENGINES
 from llmgw_kit.testing.ports import free_ports
 from tests.integration.agent.agent_bench import (
     Agents,
@@ -96,6 +99,11 @@ async def test_real_llama_cpp_outlives_its_agent_in_the_middle_of_a_stream(
         async with client.post(f"{base}/v1/completions", json=asked) as stream:
             assert stream.status == 200
             assert (await stream.content.readline()).startswith(b"data: ")
+            page = await _metrics(client, base)
+            assert page.work is not None
+            assert page.running == 1
+            later = await eventually(lambda: _more_work(client, base, page.work), "work within one request")
+            assert later
             first.kill()
             await first.wait(10)
             rest = await stream.content.read()
@@ -106,6 +114,9 @@ async def test_real_llama_cpp_outlives_its_agent_in_the_middle_of_a_stream(
         await eventually(lambda: len(leader.links) > links, "the next agent's session")
         told = leader.link.hello.shards[0]
         assert (told.pid, told.pid_start_ticks, told.adopted) == (before.pid, before.pid_start_ticks, True)
+        for part in ("fetch_s", "load_s", "warm_up_s"):
+            assert getattr(told, part) == getattr(before, part) > 0.0, f"{part} is remembered"
+        assert told.engine_version == shard.engine_version != "", "llama.cpp names its build"
         async with client.get(f"{base}/v1/models", headers={"Authorization": "Bearer other"}) as answer:
             assert answer.status == 401
         async with client.post(f"{base}/v1/embeddings", json={"model": "tiny", "input": "hi"}) as answer:
@@ -116,6 +127,17 @@ async def test_real_llama_cpp_outlives_its_agent_in_the_middle_of_a_stream(
         leader.want((spec, STOP))
         await leader.in_state("s1", EXITED)
         assert start_ticks(before.pid) is None
+
+
+async def _metrics(client: aiohttp.ClientSession, base: str) -> Numbers:
+    engine = ENGINES["llamacpp"]
+    async with client.get(f"{base}/metrics") as answer:
+        return parse_numbers(await answer.text(), engine.gauge_series, engine.work_series)
+
+
+async def _more_work(client: aiohttp.ClientSession, base: str, work: float | None) -> bool:
+    now = await _metrics(client, base)
+    return now.running == 1 and now.work is not None and work is not None and now.work > work
 
 
 async def test_an_engine_launched_a_moment_before_the_death_is_found_by_its_token(

@@ -57,7 +57,9 @@ async def test_run_drain_stop_is_told_step_by_step_and_forgotten_at_the_end(one:
     assert os.getsid(shard.pid) == shard.pid, "a session of its own"
     assert shard.load_s >= 0.3
     assert not shard.adopted
-    assert (await ctl(spec))["served"] == 1, "the probe is one real request"
+    assert shard.warm_up_s >= 0.0
+    assert shard.fetch_s == 0.0, "it needs no weights"
+    assert (await ctl(spec))["served"] >= 1, "the probe is one real request"
     await one.shard("s1", lambda s: s.HasField("running_requests") and s.running_requests == 0, "the gauge")
 
     await ctl(spec, direct_traffic=3)
@@ -214,6 +216,78 @@ async def test_a_gauge_that_breaks_is_unknown_and_says_why(one: OneTest) -> None
     assert "500" in shard.running_unknown_reason
 
 
+async def test_case_31_an_engine_with_requests_and_no_token_is_told_to_stall(one: OneTest) -> None:
+    spec = one.engine("s1")
+    one.want((spec, RUN))
+    shard = await one.shard("s1", lambda s: s.HasField("stalled_s") and s.probed, "a measure")
+    assert shard.stalled_s == 0.0
+    assert shard.engine_version == "scripted-1"
+    await ctl(spec, stall=True)
+    asked = asyncio.create_task(_ask(spec))
+    try:
+        await one.shard("s1", lambda s: s.running_requests >= 1 and s.stalled_s >= 0.4, "a stall")
+        shard = await one.shard("s1", lambda s: s.stalled_s >= 0.8, "that grows")
+        await ctl(spec, gauge="error")
+        await one.shard("s1", lambda s: not s.HasField("stalled_s"), "nothing is said of what cannot be read")
+        await ctl(spec, gauge="ok", stall=False)
+        assert await asyncio.wait_for(asked, 10) == 200
+        await one.shard("s1", lambda s: s.HasField("stalled_s") and s.stalled_s == 0.0, "it gets on")
+    finally:
+        asked.cancel()
+
+
+async def _ask(spec: pb.ShardSpec) -> int:
+    body = {"model": "m", "messages": [{"role": "user", "content": "hi"}], "max_tokens": 4}
+    url = f"http://127.0.0.1:{spec.ports['http']}/v1/chat/completions"
+    async with aiohttp.ClientSession() as session, session.post(url, json=body) as answer:
+        await answer.read()
+        return answer.status
+
+
+async def test_an_engine_at_rest_is_probed_again_and_one_that_fails_it_is_shown_and_left_alone(
+    one: OneTest,
+) -> None:
+    spec = one.engine("s1")
+    one.want((spec, RUN))
+    before = await one.shard("s1", lambda s: s.state == SERVING and s.probed, "serving and probed")
+    served = (await ctl(spec))["served"]
+    await eventually(lambda: _served_more_than(spec, served + 1), "probes of an engine at rest")
+    await ctl(spec, refuse_status=500)
+    shard = await one.shard("s1", lambda s: s.HasField("probe_error"), "a failed probe")
+    assert "answers 500" in shard.probe_error
+    assert (shard.state, shard.probed, shard.pid) == (SERVING, True, before.pid)
+    await ctl(spec, refuse_status=None)
+    await one.shard("s1", lambda s: not s.HasField("probe_error"), "it answers again")
+
+
+async def _served_more_than(spec: pb.ShardSpec, count: int) -> bool:
+    return bool((await ctl(spec))["served"] > count)
+
+
+async def test_an_engine_with_traffic_is_not_probed(one: OneTest) -> None:
+    spec = one.engine("s1", "--tokens", "1000", "--token-interval-s", "0.01")
+    one.want((spec, RUN))
+    await one.shard("s1", lambda s: s.state == SERVING and s.probed, "serving and probed")
+    body = {"model": "m", "stream": True, "messages": [{"role": "user", "content": "hi"}]}
+    url = f"http://127.0.0.1:{spec.ports['http']}/v1/chat/completions"
+    async with aiohttp.ClientSession() as session, session.post(url, json=body) as answer:
+        await answer.content.readline()
+        served = (await ctl(spec))["served"]
+        for _ in range(150):
+            await answer.content.readline()
+        assert (await ctl(spec))["served"] == served
+
+
+async def test_an_engine_that_runs_out_of_memory_says_so_by_a_word_of_its_own(one: OneTest) -> None:
+    spec = one.engine("s1")
+    del spec.command[:]
+    spec.command.extend(["python3", "-c", "raise SystemExit('CUDA error: out of memory')"])
+    one.want((spec, RUN))
+    gone = await one.in_state("s1", EXITED)
+    assert (gone.exit.reason, gone.exit.code) == ("out_of_memory", 1)
+    assert "CUDA error" in gone.exit.message
+
+
 async def test_specs_nobody_can_run_are_refused_with_the_nearest_name(one: OneTest) -> None:
     wrong_engine = one.engine("s1")
     wrong_engine.engine = "lamacpp"
@@ -231,7 +305,7 @@ async def test_specs_nobody_can_run_are_refused_with_the_nearest_name(one: OneTe
         "refused",
         "refused",
         "refused",
-        "launch_failed",
+        "engine_absent",
     ]
     assert "did you mean 'llamacpp'" in said["s1"].message
     assert "gpu-7" in said["s2"].message

@@ -2,6 +2,7 @@
 
 import hashlib
 import os
+import shutil
 from pathlib import Path
 
 import pytest
@@ -124,6 +125,37 @@ async def test_weights_changed_on_disk_are_seen_and_fetched_again(one: OneTest) 
         one.want((weighted(one, "s2", source.url), RUN))
         await one.in_state("s2", SERVING)
         assert victim.read_bytes() == FILES["model.bin"]
+
+
+@pytest.mark.parametrize("harm", ["deleted", "cut", "its folder deleted"])
+async def test_case_39_weights_that_went_are_seen_before_an_engine_opens_them(
+    one: OneTest, harm: str
+) -> None:
+    async with mirror(one.model, "v1", FILES) as source:
+        spec = weighted(one, "s1", source.url)
+        one.want((spec, RUN))
+        await one.in_state("s1", SERVING)
+        one.want((spec, STOP))
+        await one.in_state("s1", EXITED)
+        victim = published(one) / "model.bin"
+        if harm == "deleted":
+            victim.unlink()
+        elif harm == "cut":
+            os.truncate(victim, 1000)
+        else:
+            shutil.rmtree(published(one))
+        one.want((weighted(one, "s2", source.url), RUN))
+        shard = await one.in_state("s2", SERVING)
+        assert victim.read_bytes() == FILES["model.bin"]
+        assert shard.fetch_s > 0.0
+        one.want()
+        await one.in_state("s2", EXITED)
+        (published(one) / "sub" / "config.json").unlink()
+    # And with no mirror to have them from: told, and nothing is launched.
+    one.want((weighted(one, "s3", "http://127.0.0.1:9"), RUN))
+    gone = await one.in_state("s3", EXITED)
+    assert gone.exit.reason == "weights_failed"
+    assert not gone.HasField("pid")
 
 
 async def test_touched_but_unchanged_weights_are_hashed_and_kept(one: OneTest) -> None:

@@ -5,8 +5,9 @@ from typing import Any
 
 import pytest
 
+from llmgw_agent.core.progress import Numbers
 from llmgw_agent.core.spec import ShardSpec
-from llmgw_agent.engines.base import Launch, Surroundings, parse_gauge, probes
+from llmgw_agent.engines.base import Launch, Surroundings, parse_numbers, probes
 from llmgw_agent.engines.catalog import ENGINES, engine_named
 from llmgw_agent.engines.llamacpp_main import arguments
 from llmgw_kit.errors import InvalidRequest
@@ -173,11 +174,28 @@ vllm:request_success_total{model_name="qwen"} 77.0
 """
 
 
+def numbers(page: str, engine: str) -> Numbers:
+    return parse_numbers(page, ENGINES[engine].gauge_series, ENGINES[engine].work_series)
+
+
 def test_the_gauge_is_the_sum_over_ranks_and_queues() -> None:
-    assert parse_gauge(VLLM_PAGE, ENGINES["vllm"].gauge_series) == 7
-    assert parse_gauge(VLLM_PAGE, ENGINES["command"].gauge_series) == 7
+    assert numbers(VLLM_PAGE, "vllm") == numbers(VLLM_PAGE, "command") == Numbers(7, None)
     page = "llamacpp:requests_processing 1\nllamacpp:requests_deferred 0\n"
-    assert parse_gauge(page, ENGINES["llamacpp"].gauge_series) == 1
+    assert numbers(page, "llamacpp") == Numbers(1, None)
+
+
+def test_work_is_the_sum_of_the_counters_that_are_there_and_unknown_without_one() -> None:
+    work = """\
+vllm:generation_tokens_total{engine="0",model_name="qwen"} 100.0
+vllm:generation_tokens_total{engine="1",model_name="qwen"} 50.0
+vllm:prompt_tokens_total{engine="0",model_name="qwen"} 7.0
+vllm:prompt_tokens_by_source_total{engine="0"} 1000.0
+vllm:iteration_tokens_total_bucket{le="1.0",model_name="qwen"} 900.0
+vllm:iteration_tokens_total_count{model_name="qwen"} 3.0
+"""
+    assert numbers(VLLM_PAGE + work, "vllm") == Numbers(7, 160.0)
+    sglang = 'sglang:num_running_reqs{m="q"} 2\nsglang:generation_tokens_total{m="q"} 7.557572e+06\n'
+    assert numbers(sglang, "sglang") == Numbers(2, 7557572.0)
 
 
 @pytest.mark.parametrize(
@@ -187,7 +205,7 @@ def test_the_gauge_is_the_sum_over_ranks_and_queues() -> None:
 )  # fmt: skip
 def test_a_page_without_a_usable_gauge_is_unknown_never_zero(page: str) -> None:
     with pytest.raises(InvalidRequest):
-        parse_gauge(page, ENGINES["llamacpp"].gauge_series)
+        numbers(page, "llamacpp")
 
 
 def test_probes_ask_for_one_token_under_the_first_served_name() -> None:

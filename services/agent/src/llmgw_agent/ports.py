@@ -9,10 +9,11 @@ from llmgw_agent.core.adoption import Found
 from llmgw_agent.core.devices import Device
 from llmgw_agent.core.load import Answer
 from llmgw_agent.core.logs import Chunk
+from llmgw_agent.core.progress import Numbers
 from llmgw_agent.core.shard import Ended, ProcessIdentity, Shard
 from llmgw_agent.core.weights import Held, Listing, WeightsKey
 from llmgw_agent.core.words import Heard, Said
-from llmgw_agent.engines.base import Probe
+from llmgw_agent.engines.base import Engine, Probe, VersionAsk
 from llmgw_kit.addresses import HostPort
 from llmgw_kit.ids import DeviceId, ShardId
 
@@ -44,7 +45,7 @@ class EngineLauncher(Protocol):
     def launch(
         self, argv: Sequence[str], env: Mapping[str, str], *, log_path: Path, cwd: Path, token: str
     ) -> RunningEngine:
-        """Raises LlmgwError (code "launch_failed")."""
+        """Raises LlmgwError (code "engine_absent" when there is no such program, else "launch_failed")."""
         ...
 
     def adopt(self, identity: ProcessIdentity, token: str) -> RunningEngine:
@@ -53,6 +54,10 @@ class EngineLauncher(Protocol):
 
     def check_free(self, host: str, ports: Mapping[str, int]) -> None:
         """Raises Conflict (code "port_taken") naming the first leased port that somebody has."""
+        ...
+
+    def oom_kills(self) -> int | None:
+        """Processes the kernel has ended for want of memory since the boot; None: it does not count them."""
         ...
 
     def last_words(self, log_path: Path) -> str:
@@ -96,12 +101,18 @@ class EngineHttp(Protocol):
         """None when it is, else what it said."""
         ...
 
-    async def probe(self, at: HostPort, probes: Sequence[Probe], credential: str | None) -> str | None:
+    async def probe(
+        self, at: HostPort, probes: Sequence[Probe], credential: str | None, *, patience_s: float
+    ) -> str | None:
         """None when one of the probes was answered, else what was said to the last."""
         ...
 
-    async def running(self, at: HostPort, series: Sequence[str], credential: str | None) -> int:
-        """Raises Unavailable or InvalidRequest saying why the number is unknown."""
+    async def numbers(self, at: HostPort, engine: Engine, credential: str | None) -> Numbers:
+        """Raises Unavailable or InvalidRequest saying why they are unknown."""
+        ...
+
+    async def version(self, at: HostPort, asks: Sequence[VersionAsk], credential: str | None) -> str | None:
+        """As it names itself; None when it does not."""
         ...
 
 

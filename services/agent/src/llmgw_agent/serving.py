@@ -168,6 +168,7 @@ class _Agent:
             base_env={name: value for name, value in os.environ.items() if not name.startswith("LLMGW_")},
             log_folder=self._folder.logs, run_folder=self._folder.run,
             beat_interval_s=lambda: self._beat_interval_s,
+            probe_interval_s=settings.probe_interval_s,
         )  # fmt: skip
 
     async def start(self) -> tuple[View, Connection]:

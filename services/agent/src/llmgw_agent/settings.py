@@ -149,6 +149,9 @@ class AgentSettings(ServiceSettings):
     refresh_interval_s: float = Field(
         5.0, gt=0, description="seconds between two looks at devices, disk and weights"
     )
+    probe_interval_s: float = Field(
+        60.0, gt=0, description="seconds without traffic before an engine is asked one real request again"
+    )
     device_quiet_s: float = Field(
         600.0, gt=0, description="seconds without another fault before a suspect GPU is used again"
     )

@@ -27,6 +27,10 @@ from llmgw_kit.testing import engine_script as script_of
 from llmgw_kit.testing.engine_script import Script
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+#: How often a stalled request looks whether it may go on.
+STALL_LOOK_S = 0.05
+#: Told by /version.
+VERSION = "scripted-1"
 #: SO_LINGER on, zero seconds: close() sends RST instead of FIN (socket(7)).
 LINGER_RST = struct.pack("ii", 1, 0)
 
@@ -41,6 +45,7 @@ class Engine:
     hanging: bool = False
     running: int = 0
     served: int = 0
+    tokens: int = 0
     aborted: int = 0
     last_headers: dict[str, str] = field(default_factory=dict)
     timers: set[asyncio.TimerHandle] = field(default_factory=set)
@@ -54,6 +59,7 @@ class Engine:
                 web.post("/ctl", self.control),
                 web.get("/health", self.health),
                 web.get("/metrics", self.metrics),
+                web.get("/version", self.version),
                 web.get("/v1/models", self.models),
                 web.post("/v1/chat/completions", self.generate),
                 web.post("/v1/completions", self.generate),
@@ -142,7 +148,11 @@ class Engine:
         """With the running gauge, unless the script breaks it."""
         if self.script.gauge == "error":
             return failure(500, "scripted: the gauge cannot be read", "server_error")
-        return web.Response(text=script_of.metrics(self.script, self.running, self.served))
+        return web.Response(text=script_of.metrics(self.script, self.running, self.served, self.tokens))
+
+    async def version(self, _: web.Request) -> web.Response:
+        """As vLLM tells it."""
+        return web.json_response({"version": VERSION})
 
     async def models(self, _: web.Request) -> web.Response:
         """The served names."""
@@ -176,10 +186,15 @@ class Engine:
         self.served += 1
         self.running += 1
         try:
+            while self.script.stall:
+                await asyncio.sleep(STALL_LOOK_S)
             if asked.get("stream"):
                 return await self._stream(request, asked, self.served, chat=chat)
             tokens = script_of.wanted_tokens(self.script, asked)
-            await asyncio.sleep(self.script.first_token_s + tokens * self.script.token_interval_s)
+            await asyncio.sleep(self.script.first_token_s)
+            for _ in range(tokens):
+                await asyncio.sleep(self.script.token_interval_s)
+                self.tokens += 1
             return web.json_response(script_of.whole_answer(self.script, asked, self.served, chat=chat))
         finally:
             self.running -= 1
@@ -200,6 +215,9 @@ class Engine:
                     return response
                 if i:
                     await asyncio.sleep(script.token_interval_s)
+                while self.script.stall:
+                    await asyncio.sleep(STALL_LOOK_S)
+                self.tokens += 1
                 await response.write(b"data: " + json.dumps(chunk).encode() + b"\n\n")
             await response.write(b"data: [DONE]\n\n")
             await response.write_eof()

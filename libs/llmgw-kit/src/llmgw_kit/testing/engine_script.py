@@ -50,6 +50,8 @@ class Script:
     gauge: Literal["ok", "error", "absent"] = "ok"
     #: Requests the gauge shows besides the real ones: traffic that came past the router.
     direct_traffic: int = 0
+    #: Take requests and get nowhere with them, while health and metrics answer: a deadlock of its ranks.
+    stall: bool = False
     #: Bearer credential asked for, if any.
     require_key: str | None = None
 
@@ -137,7 +139,7 @@ def embeddings(request: dict[str, Any]) -> dict[str, Any]:
     return {"object": "list", "model": request.get("model"), "data": data, "usage": counted}
 
 
-def metrics(script: Script, running: int, served: int) -> str:
+def metrics(script: Script, running: int, served: int, tokens: int) -> str:
     """Prometheus text under llama.cpp's names."""
     gauge = (
         ""
@@ -151,7 +153,8 @@ def metrics(script: Script, running: int, served: int) -> str:
             "llamacpp:requests_deferred 0\n"
         )
     )
-    return gauge + f"# TYPE scripted:requests_total counter\nscripted:requests_total {served}\n"
+    work = f"# TYPE llamacpp:n_decode_total counter\nllamacpp:n_decode_total {tokens}\n"
+    return gauge + work + f"# TYPE scripted:requests_total counter\nscripted:requests_total {served}\n"
 
 
 def _head(kind: str, request: dict[str, Any], number: int, *, chat: bool) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from llmgw_agent.adapters.files import read_json, remove_file, write_json
 from llmgw_agent.core.paths import folder_name
 from llmgw_agent.core.shard import Exit, ProcessIdentity, Shard, ShardState
 from llmgw_agent.core.spec import spec_from_plain, spec_to_plain
-from llmgw_kit.ids import ShardId
+from llmgw_kit.ids import DeviceId, ShardId
 
 log = logging.getLogger(__name__)
 
@@ -66,7 +66,11 @@ def _to_plain(shard: Shard) -> dict[str, Any]:
         "process": vars(shard.process) if shard.process else None,
         "exit": vars(shard.exit) if shard.exit else None,
         "probed": shard.probed,
+        "fetch_s": shard.fetch_s,
         "load_s": shard.load_s,
+        "warm_up_s": shard.warm_up_s,
+        "engine_version": shard.engine_version,
+        "memory_used": dict(shard.memory_used),
         "launched_unix_s": shard.launched_unix_s,
         "log_path": shard.log_path,
         "stop_reason": shard.stop_reason,
@@ -85,6 +89,13 @@ def _from_plain(plain: dict[str, Any]) -> Shard:
         exit=Exit(**plain["exit"]) if plain["exit"] else None,
         probed=plain["probed"],
         load_s=plain["load_s"],
+        # Absent in what a release before this one wrote.
+        fetch_s=plain.get("fetch_s"),
+        warm_up_s=plain.get("warm_up_s"),
+        engine_version=plain.get("engine_version"),
+        memory_used=tuple(
+            sorted((DeviceId(name), int(size)) for name, size in plain.get("memory_used", {}).items())
+        ),
         launched_unix_s=plain["launched_unix_s"],
         log_path=plain["log_path"],
         stop_reason=plain["stop_reason"],

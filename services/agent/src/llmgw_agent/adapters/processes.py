@@ -159,7 +159,8 @@ class Launcher:
 
         Blocking, a few milliseconds, and on purpose without an await between the start and the
         return: whoever calls notes the pid next, and a kill in between is what the token is for.
-        Raises InvalidRequest when there is no such program, Unavailable when the machine refuses."""
+        Raises InvalidRequest when there is no such program (code "engine_absent") or it may not be run,
+        Unavailable when the machine refuses."""
         try:
             with log_path.open("ab") as out:
                 child = subprocess.Popen(
@@ -167,8 +168,10 @@ class Launcher:
                     start_new_session=True, restore_signals=True,
                 )  # fmt: skip
         except (FileNotFoundError, PermissionError, NotADirectoryError) as e:
+            absent = isinstance(e, FileNotFoundError) and e.filename == argv[0]
             raise InvalidRequest(
-                f"cannot start {argv[0]!r}: {e.strerror}", code="launch_failed",
+                f"cannot start {argv[0]!r}: {e.strerror}",
+                code="engine_absent" if absent else "launch_failed",
                 next_steps=["install it on this node, or set its path in the agent's settings"],
             ) from None  # fmt: skip
         except OSError as e:
@@ -187,6 +190,10 @@ class Launcher:
     def check_free(self, host: str, ports: Mapping[str, int]) -> None:
         """See adapters/ports.py."""
         check_free(host, ports)
+
+    def oom_kills(self) -> int | None:
+        """Of the whole machine: the kernel counts no other way."""
+        return procfs.oom_kills()
 
     def last_words(self, log_path: Path) -> str:
         """See `last_lines`."""

@@ -113,6 +113,18 @@ def members(leader: int | None, token: str | None, *, start_ticks: int | None = 
     return gathered
 
 
+def oom_kills() -> int | None:
+    """Processes ended for want of memory since the boot, in this machine and all its control groups
+    (/proc/vmstat, Linux 4.13); None when the kernel does not tell."""
+    try:
+        for line in Path("/proc/vmstat").read_text().splitlines():
+            if line.startswith("oom_kill "):
+                return int(line.split()[1])
+    except (OSError, IndexError, ValueError):
+        return None
+    return None
+
+
 def ephemeral_ports() -> tuple[int, int] | None:
     """The kernel's range for outgoing connections, both ends inclusive; None when unreadable."""
     try:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from enum import Enum
 
 from llmgw_agent.core.spec import ShardSpec
+from llmgw_kit.ids import DeviceId
 
 
 class ShardState(Enum):
@@ -112,8 +113,19 @@ class Shard:
     #: The engine's own count; None when there is no gauge or it cannot be read (then the reason says why).
     running: int | None = None
     running_unknown: str | None = None
-    #: Seconds from launch to SERVING, once measured.
+    #: Why its newest probe was not answered; None: none failed since the last that was.
+    probe_error: str | None = None
+    #: It has requests and its counters of work stand still for so long; None: that cannot be told.
+    stalled_s: float | None = None
+    #: Parts of the start, in seconds, once measured: weights here and checked; from launch to SERVING; from
+    #: there to the first answer.
+    fetch_s: float | None = None
     load_s: float | None = None
+    warm_up_s: float | None = None
+    #: As the engine names itself.
+    engine_version: str | None = None
+    #: Most that each device was seen to hold for it, in order of id; none where the vendor does not tell.
+    memory_used: tuple[tuple[DeviceId, int], ...] = ()
     #: Wall clock of the launch, for people and for what is left of the ready time-out after a restart.
     launched_unix_s: float | None = None
     #: Taken over from an earlier agent process.
@@ -136,7 +148,17 @@ def step(shard: Shard, event: Event, *, because: str) -> Shard:
     return replace(shard, state=after, story=(*shard.story, line)[-20:])
 
 
+def with_memory(shard: Shard, seen: Mapping[DeviceId, int]) -> Shard:
+    """The most of each device, of what was seen before and now."""
+    most = dict(shard.memory_used)
+    for device_id, size in seen.items():
+        most[device_id] = max(size, most.get(device_id, 0))
+    return replace(shard, memory_used=tuple(sorted(most.items())))
+
+
 def exited(shard: Shard, how: Exit) -> Shard:
     """The end: what only a living engine has is forgotten, so that no old gauge is reported."""
     ended = step(shard, Event.EXIT, because=how.reason)
-    return replace(ended, exit=how, progress=None, running=None, running_unknown=None)
+    return replace(
+        ended, exit=how, progress=None, running=None, running_unknown=None, probe_error=None, stalled_s=None
+    )

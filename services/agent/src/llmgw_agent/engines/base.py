@@ -4,6 +4,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+from llmgw_agent.core.progress import Numbers
 from llmgw_agent.core.spec import ShardSpec
 from llmgw_kit.errors import InvalidRequest
 
@@ -40,6 +41,14 @@ class Probe:
     body: Mapping[str, Any]
 
 
+@dataclass(frozen=True)
+class VersionAsk:
+    """A GET whose JSON object has the version under `key`."""
+
+    path: str
+    key: str
+
+
 class Engine(Protocol):
     """Builds, never runs."""
 
@@ -61,6 +70,16 @@ class Engine(Protocol):
     @property
     def gauge_promised(self) -> bool:
         """True: it always has that gauge, and one that cannot be read is an unknown."""
+        ...
+
+    @property
+    def work_series(self) -> tuple[str, ...]:
+        """Counters of /metrics that grow while it works on requests, also within one long request."""
+        ...
+
+    @property
+    def version_asks(self) -> tuple[VersionAsk, ...]:
+        """Where it tells its version, tried in order."""
         ...
 
     def launch(self, spec: ShardSpec, around: Surroundings) -> Launch:
@@ -85,29 +104,35 @@ def probes(spec: ShardSpec) -> tuple[Probe, ...]:
     )
 
 
-def parse_gauge(text: str, series: Iterable[str]) -> int:
-    """Sum of the named series over all their labels, from a Prometheus text page.
+def parse_numbers(text: str, running: Iterable[str], work: Iterable[str]) -> Numbers:
+    """What a Prometheus text page says of requests and of work.
 
-    Raises InvalidRequest when none of them is there: no series is unknown, not zero."""
-    wanted = tuple(series)
+    Raises InvalidRequest when none of the `running` series is there: no series is unknown, not zero."""
+    wanted = tuple(running)
+    count = sum_of(text, wanted)
+    if count is None:
+        raise InvalidRequest(f"the metrics page has none of {', '.join(wanted)}")
+    if not 0 <= count < 2**31:
+        raise InvalidRequest(f"the gauge says {count}, which is no count")
+    return Numbers(int(count), sum_of(text, tuple(work)))
+
+
+def sum_of(text: str, series: tuple[str, ...]) -> float | None:
+    """Of the named series over all their labels; None when none of them is there. Raises InvalidRequest."""
     total, found = 0.0, False
     for line in text.splitlines():
-        if not line.startswith(wanted):
+        if not series or not line.startswith(series):
             continue
         name, _, rest = line.partition("{") if "{" in line else line.partition(" ")
-        if name not in wanted:
+        if name not in series:
             continue
         value = (rest.rpartition("}")[2] if "{" in line else rest).split()
         try:
             total += float(value[0])
         except (IndexError, ValueError):
-            raise InvalidRequest(f"the gauge line {line[:100]!r} has no number") from None
+            raise InvalidRequest(f"the metrics line {line[:100]!r} has no number") from None
         found = True
-    if not found:
-        raise InvalidRequest(f"the metrics page has none of {', '.join(wanted)}")
-    if not 0 <= total < 2**31:
-        raise InvalidRequest(f"the gauge says {total}, which is no count")
-    return int(total)
+    return total if found else None
 
 
 def required_model(spec: ShardSpec, around: Surroundings) -> str:

@@ -28,6 +28,8 @@ class Command:
     #: Whatever it is a wrapper of.
     gauge_series = (*LlamaCpp.gauge_series, *Vllm.gauge_series, *Sglang.gauge_series)
     gauge_promised = False
+    work_series = (*LlamaCpp.work_series, *Vllm.work_series, *Sglang.work_series)
+    version_asks = (*Vllm.version_asks, *LlamaCpp.version_asks, *Sglang.version_asks)
 
     def launch(self, spec: ShardSpec, around: Surroundings) -> Launch:
         """`spec.command` then `spec.args`, filled in. Raises InvalidRequest for an unknown placeholder."""

@@ -1,7 +1,7 @@
 """llama.cpp's own OpenAI server, run by our small runner in a process of its own."""
 
 from llmgw_agent.core.spec import ShardSpec
-from llmgw_agent.engines.base import Launch, Surroundings, required_model, required_port
+from llmgw_agent.engines.base import Launch, Surroundings, VersionAsk, required_model, required_port
 from llmgw_kit.errors import InvalidRequest
 
 #: The credential goes by environment: a command line is readable by every user of the machine.
@@ -15,6 +15,11 @@ class LlamaCpp:
     supports_credential = True
     gauge_series = ("llamacpp:requests_processing", "llamacpp:requests_deferred")
     gauge_promised = True
+    #: Its counters of tokens move when a request ends; that of decode calls moves within one.
+    work_series = (
+        "llamacpp:n_decode_total", "llamacpp:tokens_predicted_total", "llamacpp:prompt_tokens_total",
+    )  # fmt: skip
+    version_asks = (VersionAsk("/props", "build_info"),)
 
     def launch(self, spec: ShardSpec, around: Surroundings) -> Launch:
         """The runner's command line."""

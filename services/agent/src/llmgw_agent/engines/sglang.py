@@ -4,7 +4,14 @@ Flags: "Server Arguments" of its documentation. It takes one served name.
 """
 
 from llmgw_agent.core.spec import ShardSpec
-from llmgw_agent.engines.base import Launch, Surroundings, required_head, required_model, required_port
+from llmgw_agent.engines.base import (
+    Launch,
+    Surroundings,
+    VersionAsk,
+    required_head,
+    required_model,
+    required_port,
+)
 
 
 class Sglang:
@@ -14,6 +21,11 @@ class Sglang:
     supports_credential = False
     gauge_series = ("sglang:num_running_reqs", "sglang:num_queue_reqs")
     gauge_promised = True
+    #: "Production Metrics" of its documentation. The last is counted with each of its log lines.
+    work_series = (
+        "sglang:generation_tokens_total", "sglang:prompt_tokens_total", "sglang:realtime_tokens_total",
+    )  # fmt: skip
+    version_asks = (VersionAsk("/server_info", "version"), VersionAsk("/get_server_info", "version"))
 
     def launch(self, spec: ShardSpec, around: Surroundings) -> Launch:
         """`python -m sglang.launch_server ...` for this rank."""

@@ -6,7 +6,14 @@ deployment" (--data-parallel-size-local, --data-parallel-address, --data-paralle
 """
 
 from llmgw_agent.core.spec import ShardSpec
-from llmgw_agent.engines.base import Launch, Surroundings, required_head, required_model, required_port
+from llmgw_agent.engines.base import (
+    Launch,
+    Surroundings,
+    VersionAsk,
+    required_head,
+    required_model,
+    required_port,
+)
 from llmgw_kit.errors import InvalidRequest
 
 
@@ -17,6 +24,12 @@ class Vllm:
     supports_credential = True
     gauge_series = ("vllm:num_requests_running", "vllm:num_requests_waiting")
     gauge_promised = True
+    #: "Production Metrics" of its documentation. The last counts the engine's steps: prompt tokens are
+    #: counted when a prompt is done, and a long one takes many steps.
+    work_series = (
+        "vllm:generation_tokens_total", "vllm:prompt_tokens_total", "vllm:iteration_tokens_total_count",
+    )  # fmt: skip
+    version_asks = (VersionAsk("/version", "version"),)
 
     def launch(self, spec: ShardSpec, around: Surroundings) -> Launch:
         """`vllm serve ...` for this rank."""

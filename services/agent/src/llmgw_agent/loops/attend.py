@@ -1,9 +1,10 @@
-"""Attending one running engine: ready, one real answer, then its gauge for as long as it runs."""
+"""Attending one running engine: ready, one real answer, then what it works on for as long as it runs."""
 
 import asyncio
 import logging
 from typing import Any, Protocol
 
+from llmgw_agent.core.progress import Progress, moved, observed
 from llmgw_agent.core.shard import Shard, ShardState
 from llmgw_agent.engines.base import Engine, probes
 from llmgw_agent.engines.catalog import engine_named
@@ -17,6 +18,10 @@ log = logging.getLogger(__name__)
 READY_POLL_FIRST_S, READY_POLL_MOST_S = 0.25, 1.0
 #: Between two probes that were not answered.
 PROBE_RETRY_S = 2.0
+#: A first token of a large model on a cold GPU, compilation included.
+FIRST_PROBE_PATIENCE_S = 60.0
+#: One token of an engine at rest that has answered before. Its gauge is not read meanwhile.
+PROBE_PATIENCE_S = 10.0
 #: A draining engine's gauge decides when it may be stopped, so it is read more often.
 DRAIN_POLL_S = 1.0
 #: Least time an adopted engine gets to answer, however long ago it was launched.
@@ -32,8 +37,16 @@ class Attended(Protocol):
         """LOADING -> SERVING."""
         ...
 
-    def mark_probed(self) -> None:
-        """One real request was answered."""
+    def mark_probed(self, warm_up_s: float | None) -> None:
+        """One real request was answered, so long after it was ready; None: it has no server to ask."""
+        ...
+
+    def seen_alive(self) -> None:
+        """Its process has not been seen to end."""
+        ...
+
+    def keep(self, **values: Any) -> None:
+        """Replace fields that outlive this agent, and note them in the journal."""
         ...
 
     def update(self, **values: Any) -> None:
@@ -48,6 +61,9 @@ class Attendant:
         self._owner = owner
         self._world = world
         self._has_gauge = False
+        self._progress: Progress | None = None
+        #: Monotonic, of the newest sign that it works on requests: its counters moved, or it answered us.
+        self._worked_s = world.clock.monotonic_s()
 
     async def run(self) -> None:
         """Never returns. Raises ShardFailed when the engine never gets ready."""
@@ -58,15 +74,20 @@ class Attendant:
             # A member without a server: its group's head answers for all, and its probe is theirs.
             if owner.shard.state is ShardState.LOADING:
                 owner.mark_ready("runs, and has no server of its own")
-            owner.mark_probed()
+            owner.mark_probed(None)
             await asyncio.Event().wait()
             raise AssertionError("an event nobody sets was set")
         at = HostPort(world.connect_host, spec.http_port)
         deadline = world.clock.monotonic_s() + self._patience_s()
         await self._until_ready(at, path, deadline)
         await self._until_probed(at, deadline)
+        if owner.shard.engine_version is None:
+            version = await world.http.version(at, engine.version_asks, spec.credential)
+            owner.keep(engine_version=version)
+        self._worked_s = world.clock.monotonic_s()
         while True:
-            await self._read_gauge(engine, at)
+            await self._read_numbers(engine, at)
+            await self._probe_again(at)
             beat_s = world.beat_interval_s()
             draining = owner.shard.state is ShardState.DRAINING
             await world.clock.sleep(min(beat_s, DRAIN_POLL_S) if draining else beat_s)
@@ -84,6 +105,7 @@ class Attendant:
         wait_s = READY_POLL_FIRST_S
         # In LOADING only: a drain meanwhile ends the waiting, and the engine goes on as it is.
         while owner.shard.state is ShardState.LOADING:
+            owner.seen_alive()
             said = await self._world.http.ready(at, path, owner.shard.spec.credential)
             if said is None and owner.shard.state is ShardState.LOADING:
                 owner.mark_ready(f"{path} answers")
@@ -98,24 +120,54 @@ class Attendant:
     async def _until_probed(self, at: HostPort, deadline: float) -> None:
         """An engine may say it is ready and then answer nothing; only an answer proves it serves."""
         clock, owner = self._world.clock, self._owner
+        ready_s = clock.monotonic_s()
         while not owner.shard.probed and owner.shard.state is ShardState.SERVING:
             spec = owner.shard.spec
-            said = await self._world.http.probe(at, probes(spec), spec.credential)
+            owner.seen_alive()
+            said = await self._world.http.probe(
+                at, probes(spec), spec.credential, patience_s=FIRST_PROBE_PATIENCE_S
+            )
             if said is None:
-                owner.mark_probed()
+                owner.mark_probed(clock.monotonic_s() - ready_s)
             elif clock.monotonic_s() >= deadline:
                 raise ShardFailed("never_ready", f"it says it is ready and answers no request: {said}")
             else:
                 log.warning("shard %s: no answer to a first request: %s", spec.shard_id, said)
+                owner.update(probe_error=said)
                 await clock.sleep(PROBE_RETRY_S)
 
-    async def _read_gauge(self, engine: Engine, at: HostPort) -> None:
-        credential = self._owner.shard.spec.credential
+    async def _probe_again(self, at: HostPort) -> None:
+        """Nobody has asked it for a while: it is asked one real request, so that an engine that is up and
+        answers nothing is seen before a client sees it. Traffic that gets on makes that needless, and a busy
+        engine is left alone: what does not get on there, the stall measure shows."""
+        owner, clock = self._owner, self._world.clock
+        due = clock.monotonic_s() - self._worked_s >= self._world.probe_interval_s
+        failing = owner.shard.probe_error is not None
+        if owner.shard.state is not ShardState.SERVING or owner.shard.running or not (due or failing):
+            return
+        spec = owner.shard.spec
+        said = await self._world.http.probe(at, probes(spec), spec.credential, patience_s=PROBE_PATIENCE_S)
+        if said is None:
+            self._worked_s = clock.monotonic_s()
+        elif not failing:
+            log.warning("shard %s: no answer to a probe: %s", spec.shard_id, said)
+        owner.update(probe_error=said)
+
+    async def _read_numbers(self, engine: Engine, at: HostPort) -> None:
+        owner, clock = self._owner, self._world.clock
+        owner.seen_alive()
         try:
-            running = await self._world.http.running(at, engine.gauge_series, credential)
+            numbers = await self._world.http.numbers(at, engine, owner.shard.spec.credential)
         except (Unavailable, InvalidRequest) as e:
             promised = engine.gauge_promised or self._has_gauge
-            self._owner.update(running=None, running_unknown=e.text if promised else None)
+            self._progress = None
+            owner.update(running=None, running_unknown=e.text if promised else None, stalled_s=None)
             return
         self._has_gauge = True
-        self._owner.update(running=running, running_unknown=None)
+        now = clock.monotonic_s()
+        before, self._progress = self._progress, observed(self._progress, numbers, now)
+        stalled_s = None if self._progress is None else self._progress.stalled_s(now)
+        owner.update(running=numbers.running, running_unknown=None, stalled_s=stalled_s)
+        if moved(before, self._progress):
+            self._worked_s = now
+            owner.update(probe_error=None)

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 
 from llmgw_agent.core import plan as planning
+from llmgw_agent.core.devices import Device
 from llmgw_agent.core.shard import MAY_RUN, Exit, Shard, ShardState
 from llmgw_agent.core.spec import ShardSpec
 from llmgw_agent.core.weights import Held
@@ -14,7 +15,7 @@ from llmgw_agent.loops.prefetch import WeightsDesk
 from llmgw_agent.loops.world import World
 from llmgw_agent.ports import RunningEngine
 from llmgw_kit.errors import Conflict, NotFound
-from llmgw_kit.ids import ShardId
+from llmgw_kit.ids import DeviceId, ShardId
 from llmgw_kit.lifecycle import cancel_all
 
 log = logging.getLogger(__name__)
@@ -58,6 +59,17 @@ class Node:
         if shard.state is not ShardState.SERVING:
             raise Conflict(f"shard {shard_id} is {shard.state.value}, not serving", code="not_serving")
         return shard
+
+    def see_memory(self, devices: Iterable[Device]) -> None:
+        """Note with each shard what its engine has of the devices, as they were read last."""
+        by_pid: dict[int, dict[DeviceId, int]] = {}
+        for device in devices:
+            for use in device.own:
+                by_pid.setdefault(use.pid, {})[device.device_id] = use.memory_bytes
+        for owner in self._owners.values():
+            process = owner.shard.process
+            if process is not None and owner.shard.state in MAY_RUN and process.pid in by_pid:
+                owner.see_memory(by_pid[process.pid])
 
     def leaders(self) -> list[int]:
         """Pids of the engines' first processes, which lead their sessions."""

@@ -14,7 +14,8 @@ from typing import Any, TypeVar
 
 from llmgw_agent.core import marks
 from llmgw_agent.core.paths import folder_name
-from llmgw_agent.core.shard import Event, Exit, Shard, ShardState, exited, step
+from llmgw_agent.core.reasons import recognised
+from llmgw_agent.core.shard import Event, Exit, Shard, ShardState, exited, step, with_memory
 from llmgw_agent.core.weights import WeightsKey
 from llmgw_agent.engines.catalog import engine_named
 from llmgw_agent.loops.attend import Attendant
@@ -22,6 +23,7 @@ from llmgw_agent.loops.waiting import within
 from llmgw_agent.loops.world import ShardFailed, World
 from llmgw_agent.ports import RunningEngine
 from llmgw_kit.errors import Conflict, LlmgwError
+from llmgw_kit.ids import DeviceId
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -44,6 +46,7 @@ class ShardOwner:
         self._running = running
         #: Monotonic; None for an engine that an earlier agent launched.
         self._launched_s: float | None = None
+        self._oom_kills: tuple[int | None, int | None] = (world.launcher.oom_kills(),) * 2
         self._stop = asyncio.Event()
         self._confirmed = asyncio.Event()
         if confirmed:
@@ -108,10 +111,12 @@ class ShardOwner:
             if self.shard.state is ShardState.FETCHING:
                 self._step(Event.WEIGHTS_HERE, "needs none")
             if self.shard.state is ShardState.VERIFYING:
+                self.shard = replace(self.shard, fetch_s=0.0)
                 self._step(Event.VERIFIED, "needs none")
             return None
         key = WeightsKey(spec.weights.model, spec.weights.version)
         self._restart_from_fetching()
+        began_s = self._world.clock.monotonic_s()
         try:
             wrong = await self._fetch_and_verify(key)
             if wrong is not None:
@@ -126,6 +131,7 @@ class ShardOwner:
             raise ShardFailed("weights_failed", _told(e)) from None
         except OSError as e:
             raise ShardFailed("weights_failed", f"{key}: {e}") from None
+        self.shard = replace(self.shard, fetch_s=self._world.clock.monotonic_s() - began_s)
         self._step(Event.VERIFIED, "checksums match")
         return str(path)
 
@@ -178,8 +184,10 @@ class ShardOwner:
         except OSError as e:
             raise ShardFailed("launch_failed", f"the journal cannot be written: {e}") from None
         except LlmgwError as e:
-            raise ShardFailed("launch_failed", _told(e)) from None
+            absent = e.code == "engine_absent"
+            raise ShardFailed("engine_absent" if absent else "launch_failed", _told(e)) from None
         self._launched_s = world.clock.monotonic_s()
+        self._oom_kills = (world.launcher.oom_kills(),) * 2
         self.shard = replace(self.shard, process=running.identity)
         self._step(Event.LAUNCHED, f"pid {running.identity.pid}")
         log.info("shard %s: launched pid %d: %s", spec.shard_id, running.identity.pid, " ".join(argv))
@@ -219,7 +227,8 @@ class ShardOwner:
         how = running.ended.result()
         # Children of a crashed engine hold its GPU and its port.
         await running.kill()
-        reason, text = "crashed", self._log_tail()
+        text = self._log_tail()
+        reason = recognised(how, text, oom_killed=self._oom_killed())
         if self.shard.state is ShardState.LOADING:
             try:
                 self._world.launcher.check_free(
@@ -245,6 +254,10 @@ class ShardOwner:
             note = f"{note}\n{self._log_tail()}"
         self._exit(Exit(reason, note, how.code, how.signal))
 
+    def _oom_killed(self) -> bool:
+        before, now = self._oom_kills[0], self._world.launcher.oom_kills()
+        return before is not None and now is not None and now > before
+
     def _log_tail(self) -> str:
         return self._world.launcher.last_words(Path(self.shard.log_path)) if self.shard.log_path else ""
 
@@ -269,10 +282,28 @@ class ShardOwner:
             self.shard = replace(self.shard, load_s=self._world.clock.monotonic_s() - self._launched_s)
         self._step(Event.READY, because)
 
-    def mark_probed(self) -> None:
-        """One real request was answered by this process."""
-        self.update(probed=True)
+    def mark_probed(self, warm_up_s: float | None) -> None:
+        """One real request was answered by this process, so long after it was ready."""
+        # Of an adopted engine nobody saw when it became ready.
+        measured = {} if self.shard.adopted or warm_up_s is None else {"warm_up_s": warm_up_s}
+        self.keep(probed=True, probe_error=None, **measured)
+
+    def keep(self, **values: Any) -> None:
+        """Replace fields that outlive this agent."""
+        self.update(**values)
         self._note()
+
+    def seen_alive(self) -> None:
+        """Remember the kernel's count of what it ended for want of memory, and the one before: the newest may
+        already hold this engine's own end."""
+        self._oom_kills = (self._oom_kills[-1], self._world.launcher.oom_kills())
+
+    def see_memory(self, seen: Mapping[DeviceId, int]) -> None:
+        """What its processes have of devices now."""
+        after = with_memory(self.shard, seen)
+        if after != self.shard:
+            self.shard = after
+            self._changed()
 
     def update(self, **values: Any) -> None:
         """Replace fields that are no part of the state; tells only what differs."""

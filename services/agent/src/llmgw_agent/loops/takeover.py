@@ -78,6 +78,7 @@ def adopt(shard: Shard, process: Found, boot_id: str) -> Shard:
     """The shard as its new agent sees it: the process it has, and no gauge until one was read."""
     identity = ProcessIdentity(process.pid, process.start_ticks, boot_id)
     adopted = replace(shard, process=identity, adopted=True, running=None, running_unknown=None)
+    adopted = replace(adopted, probe_error=None, stalled_s=None)
     if adopted.state is ShardState.LAUNCHING:
         adopted = step(adopted, Event.LAUNCHED, because=f"found pid {process.pid} by its token")
     return adopted

@@ -70,6 +70,7 @@ class View:
             # What was seen last stands: a driver that hangs for a moment has not lost its GPUs.
             log.error("devices cannot be read: %s", e.text)
             devices = self.inventory.devices
+        self.node.see_memory(devices)
         total, free = self._disk()
         inventory = replace(self.inventory, devices=devices, disk_total_bytes=total, disk_free_bytes=free)
         weights = self.node.told_of(await self._weights.held())

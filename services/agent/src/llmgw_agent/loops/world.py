@@ -44,6 +44,8 @@ class World:
     run_folder: Path
     #: Seconds between two beats, as the controller said last.
     beat_interval_s: Callable[[], float]
+    #: Seconds without a sign of work before an engine is asked one real request again.
+    probe_interval_s: float
 
 
 class ShardFailed(Exception):
