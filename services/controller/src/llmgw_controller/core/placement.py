@@ -207,7 +207,8 @@ def never_because(model: Model, profile: Profile, rooms: Rooms) -> str | None:
             able.append(node_id)
         else:
             filtered.setdefault(reason, []).append(node_id)
-    if any(len(group) >= profile.nodes for group in _groups(profile, rooms, able)):
+    most = max((len(group) for group in _groups(profile, rooms, able)), default=0)
+    if most >= profile.nodes:
         return None
     told = Explanation(
         profile=profile.name,
@@ -222,8 +223,7 @@ def never_because(model: Model, profile: Profile, rooms: Rooms) -> str | None:
         spots=(),
         largest_bytes=_largest(rooms, ask) if Reason.TOO_LITTLE_MEMORY in filtered else None,
     )
-    short = f"; able: {counted(len(able), 'node')} of {profile.nodes} on one fabric" if able else ""
-    return told.reason() + short
+    return told.reason() + (f"; no fabric has more than {counted(most, 'node')} that can" if able else "")
 
 
 def kept(
