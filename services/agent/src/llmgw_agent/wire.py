@@ -111,10 +111,10 @@ def shard_to(shard: Shard) -> pb.ObservedShard:
         spec_hash=spec.spec_hash, state=_STATES[shard.state], ports=spec.ports, device_ids=spec.device_ids,
         progress=shard.progress, probed=shard.probed, running_requests=shard.running,
         running_unknown_reason=shard.running_unknown, load_s=shard.load_s, adopted=shard.adopted,
-    )  # fmt: skip
         probe_error=shard.probe_error, stalled_s=shard.stalled_s, fetch_s=shard.fetch_s,
         warm_up_s=shard.warm_up_s, engine_version=shard.engine_version,
         memory_used_bytes=dict(shard.memory_used),
+    )  # fmt: skip
     if shard.process is not None:
         m.pid, m.pid_start_ticks = shard.process.pid, shard.process.start_ticks
     if shard.exit is not None:
