@@ -136,6 +136,10 @@ HISTORIES: dict[str, list[list[Change]]] = {
         [release(ONE, RESTING), Reserve(replica("m/2", port=20000))],
     ],
     "wanted only": [[PutReplica(replace(ONE, shards=(), phase=Phase.WANTED, credential=None))]],
+    "a drain that may be taken back, and how quiet it is": [
+        [Reserve(replace(ONE, phase=Phase.DRAINING, wish=Wish.DRAIN, cause=Cause.DEMAND, revocable=True))],
+        [PutReplica(replace(ONE, phase=Phase.DRAINING, wish=Wish.DRAIN, cause=Cause.DEMAND, quiet_at=T + 2))],
+    ],
     "activation": [
         [PutActivation(ActivationRow(ModelId("m"), T, T))],
         [PutActivation(ActivationRow(ModelId("m"), T, T + 9))],

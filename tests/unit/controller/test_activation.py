@@ -147,7 +147,22 @@ def test_scale_to_zero_waits_for_idleness_and_a_request_starts_it_again():
     stage.step()
     assert (stage.rows["m/1"].phase, stage.rows["m/1"].reason) == (Phase.DRAINING, "idle")
 
-    # Somebody asks while it drains: a draining replica is replaced, not revived.
+    # Somebody asks while it drains as idle: the engine is still there, and was told nothing.
+    asked = replace(stage.snap.stored, activations=ask(one, asked=stage.now))
+    stage.snap = replace(stage.snap, stored=asked)
+    stage.step()
+    assert stage.rows["m/1"].phase is Phase.READY
+    assert stage.snap.stored.activations == {}
+    # As far as the map goes it is idle still; but what a router has sent it now may stand in no report yet.
+    stage.step(16)
+    assert stage.rows["m/1"].phase is Phase.READY
+    # Nobody used it after all: it goes, and all acknowledge.
+    stage.step()
+    assert stage.rows["m/1"].phase is Phase.DRAINING
+    stage.snap = replace(stage.snap, drained=frozenset({stage.rows["m/1"].endpoint_id}))
+    stage.step()
+    assert stage.rows["m/1"].phase is Phase.STOPPING
+    # Somebody asks during the unload: that is new demand, and another engine (cases 18, 20).
     stage.snap = replace(stage.snap, stored=replace(stage.snap.stored, activations=ask(one, asked=stage.now)))
     stage.step()
     assert stage.rows["m/2"].phase is Phase.RESERVED

@@ -174,6 +174,7 @@ def _profile(written: ProfileWritten) -> Profile:
         node_ids=tuple(NodeId(node) for node in written.node_ids),
         whole_nodes=written.whole_nodes,
         stall_timeout_s=written.stall_timeout_s,
+        concurrency=written.concurrency,
     )
 
 

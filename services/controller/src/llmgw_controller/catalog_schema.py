@@ -142,6 +142,7 @@ class ProfileWritten(Written):
     node_ids: list[Annotated[str, Field(min_length=1)]] = []
     whole_nodes: bool = False
     stall_timeout_s: Annotated[float, Field(gt=0)] | None = None
+    concurrency: Annotated[int, Field(ge=1, le=100_000)] | None = None
 
     @property
     def parallelism(self) -> tuple[int, int, int]:

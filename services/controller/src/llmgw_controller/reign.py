@@ -10,7 +10,8 @@ from llmgw_controller.activations import Activations
 from llmgw_controller.core.catalog import Model
 from llmgw_controller.core.idleness import fresh_routers
 from llmgw_controller.core.plan import Change, PutEvent, Severity
-from llmgw_controller.core.state import ControllerSeen, Intervals, Snapshot, Stored
+from llmgw_controller.core.state import ControllerSeen, Intervals, Snapshot, Stored, Watched
+from llmgw_controller.core.watching import watch
 from llmgw_controller.fleet import Fleet
 from llmgw_controller.leadership import Tenure
 from llmgw_controller.ledger import Ledger
@@ -74,6 +75,7 @@ class Reign:
         self.activations = Activations(tenure, self.ledger)
         self._activity = ActivityLoop(world.activity, self.ledger, world.clock, rules.activity_tick_s)
         self._awake = Wakefulness(world.clock, tenure.now)
+        self._watched = Watched()
         self._fetches = Fetches(world.mirror, self.ledger, world.clock)
         self._passes = Passes(
             tenure=tenure,
@@ -105,6 +107,7 @@ class Reign:
             intervals=self.rules.intervals,
             controllers=self.world.controllers(),
             awake_since=self._awake.since,
+            watched=self._watched,
         )
         bare.held.update(self._held(bare))
         return bare
@@ -135,6 +138,7 @@ class Reign:
             asyncio.create_task(self._begin_and_pass(), name="passes"),
             asyncio.create_task(self._activity.run(), name="activity"),
             asyncio.create_task(self._awake.run(), name="wakefulness"),
+            asyncio.create_task(self._watch(), name="watching"),
             asyncio.create_task(
                 keep_asking(self.activations, self.world.clock, self.hints), name="activations"
             ),
@@ -147,6 +151,15 @@ class Reign:
         finally:
             await cancel_all(*tasks)
             await self._fetches.close()
+
+    async def _watch(self) -> None:
+        """Look again and again at what one look says too little of."""
+        while True:
+            await self.world.clock.sleep(self.rules.reconcile_interval_s)
+            if self.ledger.known:
+                snapshot, now = self.snapshot(self.ledger.stored), self.tenure.now()
+                # In a thread, as the passes: a large fleet has many models.
+                self._watched = await asyncio.to_thread(watch, self._watched, snapshot, now)
 
     async def _begin_and_pass(self) -> None:
         while True:

@@ -147,7 +147,7 @@ def _nearest(snapshot: Snapshot, model: Model, rows: list[ReplicaRow], now: floa
         return Pending("unreachable", None, None)
     failed = rows[0]
     retry_s = None
-    if failed.cause is Cause.ACTIVATION:
+    if failed.cause is not Cause.CONFIGURATION:
         retry_s = max(1.0, failed.since + snapshot.intervals.backoff_max_s - now)
     return Refused("start_failed", f"{failed.replica_id}: {failed.reason}", retry_s)
 

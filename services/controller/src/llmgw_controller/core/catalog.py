@@ -97,6 +97,8 @@ class Profile:
     whole_nodes: bool = False
     #: Requests run and no token came for so long: the group hangs and is restarted; None: never judged.
     stall_timeout_s: float | None = None
+    #: Requests that one replica runs at once before others wait; None: unknown, so it never counts as full.
+    concurrency: int | None = None
 
     @property
     def gpus(self) -> int:
@@ -148,6 +150,7 @@ def spec_hash(model: Model, profile: Profile) -> str:
     for name in (
         "drain_timeout_s", "ready_timeout_s", "stop_grace_s", "stop_after_silence_s", "min_uptime_s", "pool",
         "node_ids", "name", "whole_nodes", "stall_timeout_s",
+        "concurrency",
     ):  # fmt: skip
         del spec[name]
     spec["engine"] = profile.engine.value

@@ -32,10 +32,15 @@ class Dismissal:
 def dismiss(snapshot: Snapshot, row: ReplicaRow, wish: Wish, now: float) -> Dismissal:
     """Let the replica go under `wish`, DRAIN or STOP. One way, as every wish: it is replaced, not revived."""
     gpus = sum(len(shard.device_ids) for shard in row.shards if not shard.released)
-    if wish not in WISH_NEXT[row.wish]:
+    firm = wish is Wish.DRAIN and row.revocable and row.wish is Wish.DRAIN
+    if wish not in WISH_NEXT[row.wish] and not firm:
         return Dismissal(None, "unchanged", _leaving_already(row, now), gpus, another=False)
     because = f"{'drained' if wish is Wish.DRAIN else 'stopped'} by operator"
-    gone = with_wish(row, leaving_wish(row) if wish is Wish.DRAIN else wish, because=because)
+    if firm:
+        # It drains already, but only as long as nobody asks for it; now somebody wants it gone.
+        gone = replace(row, revocable=False, reason=because)
+    else:
+        gone = with_wish(row, leaving_wish(row) if wish is Wish.DRAIN else wish, because=because)
     # One that drains already is not counted on: its successor is on its way.
     model = successor(snapshot, gone, now) if row.wish is Wish.SERVE else None
     parts = [_how(snapshot, gone)]

@@ -1,8 +1,12 @@
-"""Scale: how many replicas of each model there are to be, and which leave when there are too many."""
+"""Scale: how many replicas of each model there are to be, and which leave when there are too many.
+
+Up by one at a time, when requests have waited without a break and the newest replica had time to help.
+Down only because a replica is idle: a load that comes and goes never stops what it may use again.
+"""
 
 from dataclasses import replace
 
-from llmgw_controller.core.activity import Idle
+from llmgw_controller.core.activity import Busy, Idle
 from llmgw_controller.core.catalog import Model
 from llmgw_controller.core.deployments import STOPPED, is_stopped
 from llmgw_controller.core.draft import Draft
@@ -11,8 +15,8 @@ from llmgw_controller.core.idleness import may_leave
 from llmgw_controller.core.plan import PutReplica
 from llmgw_controller.core.replica import is_unreachable
 from llmgw_controller.core.rollout import outdated, roll, surge_most
-from llmgw_controller.core.roster import IDLE, create, let_go, live
-from llmgw_controller.core.state import Cause, Phase, ReplicaRow
+from llmgw_controller.core.roster import IDLE, cancel_drain, create, let_go, live
+from llmgw_controller.core.state import Cause, Phase, ReplicaRow, Wish
 
 #: Who leaves first when there are too many: those that serve nobody.
 _LEAVE_ORDER = (
@@ -25,6 +29,9 @@ _LEAVE_ORDER = (
     Phase.READY,
 )
 
+#: On its way up, or waiting to be: until it serves or is given up, nobody knows whether one more helps.
+_RISING = frozenset({Phase.WANTED, Phase.UNPLACEABLE, Phase.RESERVED, Phase.STARTING, Phase.BACKOFF})
+
 
 def adjust(draft: Draft) -> None:
     """Create, let go, and replace, model by model."""
@@ -34,8 +41,10 @@ def adjust(draft: Draft) -> None:
             for row in live(draft, name):
                 let_go(draft, row, because=STOPPED)
         elif model is not None:
+            _call_back(draft, model)
             _adopt(draft, model)
             _create(draft, model)
+            _grow(draft, model)
             roll(draft, model, target(draft, model))
             _shrink(draft, model)
             _retire(draft, model)
@@ -46,7 +55,8 @@ def adjust(draft: Draft) -> None:
 
 
 def target(draft: Draft, model: Model) -> int:
-    """What configuration keeps up, or one for whoever asked until it is let go as idle."""
+    """What configuration keeps up, or one for whoever asked until it is let go as idle; and those that
+    were added because requests waited."""
     if is_stopped(draft.stored, model.name):
         return 0
     rows = live(draft, model.name)
@@ -57,14 +67,43 @@ def target(draft: Draft, model: Model) -> int:
             # All silent, none lost yet, and somebody waits: one more, cancelled if they come back first.
             return max(model.replicas, len(rows) + 1)
     activated = asked or any(row.cause is Cause.ACTIVATION for row in rows)
-    return max(model.replicas, 1 if activated else 0)
+    base = max(model.replicas, 1 if activated else 0)
+    return max(base, _grown(draft, model, rows, base))
+
+
+def _grown(draft: Draft, model: Model, rows: list[ReplicaRow], base: int) -> int:
+    """With those that were added. While a rollout is under way each of them may stand there twice, old and
+    new, so then it is as many as before."""
+    if model.max_replicas is None:
+        return 0
+    added = sum(row.cause is Cause.DEMAND for row in rows)
+    standing = draft.snapshot.watched.standing.get(model.name)
+    if added and standing is not None and any(outdated(draft, row, model) for row in rows):
+        return min(model.max_replicas, standing)
+    return min(model.max_replicas, base + added)
+
+
+def _call_back(draft: Draft, model: Model) -> None:
+    """A request that comes while an idle replica drains is new demand, and the replica is still there: it
+    takes it, as long as nothing was stopped. What leaves to make room for others is not called back here."""
+    for row in draft.stored.by_model.get(model.name, ()):
+        if row.wish is not Wish.DRAIN or not row.revocable or row.reason != IDLE:
+            continue
+        if (
+            model.name in draft.stored.activations
+            or draft.snapshot.held.get(model.name)
+            or isinstance(draft.verdicts.by_replica.get(row.replica_id), Busy)
+        ):
+            # What a router sends it now stands in no report yet.
+            rest_s = draft.snapshot.intervals.router_stale_s
+            cancel_drain(draft, row, because="asked for again", rest_s=rest_s)
 
 
 def _adopt(draft: Draft, model: Model) -> None:
     """A replica that a request started becomes one that configuration keeps, when that wants more."""
     rows = live(draft, model.name)
     missing = model.replicas - sum(row.cause is Cause.CONFIGURATION for row in rows)
-    for row in [row for row in rows if row.cause is Cause.ACTIVATION][: max(0, missing)]:
+    for row in [row for row in rows if row.cause is not Cause.CONFIGURATION][: max(0, missing)]:
         draft.change(PutReplica(replace(row, cause=Cause.CONFIGURATION)))
 
 
@@ -72,6 +111,19 @@ def _create(draft: Draft, model: Model) -> None:
     rows = live(draft, model.name)
     for position in range(len(rows), target(draft, model)):
         create(draft, model, Cause.CONFIGURATION if position < model.replicas else Cause.ACTIVATION)
+
+
+def _grow(draft: Draft, model: Model) -> None:
+    """One more, when requests have waited long enough and none that could help is on its way."""
+    pressed_since = draft.snapshot.watched.pressed_since.get(model.name)
+    if model.max_replicas is None or pressed_since is None or is_learning(draft.snapshot, draft.now):
+        return
+    rows = live(draft, model.name)
+    if not rows or len(rows) >= model.max_replicas or any(row.phase in _RISING for row in rows):
+        return
+    helps_since = max([pressed_since, *(row.ready_since for row in rows if row.ready_since is not None)])
+    if draft.now - helps_since >= draft.snapshot.intervals.scale_up_after_s:
+        create(draft, model, Cause.DEMAND)
 
 
 def _shrink(draft: Draft, model: Model) -> None:
@@ -103,23 +155,27 @@ def _shrink(draft: Draft, model: Model) -> None:
 
 
 def _retire(draft: Draft, model: Model) -> None:
-    """Let go of what a request started, once nobody wants it: idle beyond doubt, or never come up."""
+    """Let go of what a request or a queue started, once nobody wants it: idle beyond doubt, or never come
+    up."""
     if model.name in draft.stored.activations or is_learning(draft.snapshot, draft.now):
         return
+    pressed = model.name in draft.snapshot.watched.pressed_since
     # What did not come up stays for a while: it is the answer to whoever asks meanwhile, trouble to see, and
     # first in line for room that comes free, for whoever was refused was told to come again.
     kept_s = draft.snapshot.intervals.backoff_max_s
     rows = live(draft, model.name)
-    # What a rollout has started in the place of one that serves is its own to end, though nobody asks.
+    # What is on its way up may be the new one of a rollout: whom it replaces is asked for, or would leave.
     replacing = any(row.phase is Phase.READY and outdated(draft, row, model) for row in rows)
     for row in rows:
-        if row.cause is not Cause.ACTIVATION:
+        if row.cause is Cause.CONFIGURATION or (row.cause is Cause.DEMAND and pressed):
+            continue
+        if replacing and row.phase is not Phase.READY:
             continue
         age_s = draft.now - row.since
         if row.phase is Phase.READY:
             if may_leave(draft.snapshot, row, model, draft.verdicts, draft.now):
                 let_go(draft, row, because=IDLE, revocable=True)
-        elif row.phase in (Phase.WANTED, Phase.BACKOFF) and not replacing:
+        elif row.phase in (Phase.WANTED, Phase.BACKOFF):
             let_go(draft, row, because="nobody asks for it any more")
         elif row.phase in (Phase.UNPLACEABLE, Phase.FAILED) and age_s >= kept_s:
             let_go(draft, row, because="it did not come up")

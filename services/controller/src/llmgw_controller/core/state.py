@@ -40,10 +40,12 @@ class Phase(Enum):
 
 
 class Cause(Enum):
-    """Why a replica exists: kept up by configuration, or started by somebody's request."""
+    """Why a replica exists: kept up by configuration, started by somebody's request, or started beside
+    others because requests waited for them."""
 
     CONFIGURATION = "configuration"
     ACTIVATION = "activation"
+    DEMAND = "demand"
 
 
 @dataclass(frozen=True)
@@ -545,6 +547,8 @@ class Watched:
     ran_at: dict[str, float] = field(default_factory=dict)
     #: Model -> since when its requests have waited for a free place at every look.
     pressed_since: dict[ModelId, float] = field(default_factory=dict)
+    #: Model that may grow -> replicas it had before the rollout under way.
+    standing: dict[ModelId, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
