@@ -39,4 +39,6 @@ def reconcile(snapshot: Snapshot, now: float) -> Plan:
         if draft.moves == moves:
             repeat(draft)
             return draft.plan()
+        # What became ready in this round is judged in the next as a second pass would judge it.
+        draft.verdicts = verdicts(draft.snapshot, now)
     raise AssertionError(f"no rest after {MAX_ROUNDS} rounds: {draft.plan().changes[-10:]}")
