@@ -131,7 +131,7 @@ ONE_GPU = node("n1", 1)
     ids=["none", "a little", "much"],
 )
 def test_case_33_foreign_memory_is_subtracted_from_what_a_device_can_give(foreign_mib, expected):
-    """24 GiB, 23.8 claimed: 400 MiB of a stranger are below the threshold of foreign use, and still too much."""
+    """23.8 of 24 GiB claimed: 400 MiB of a stranger are no foreign use yet, and still too much."""
     tight = model("m", profile(memory_bytes=int(23.8 * GIB)))
     word = heard(ONE_GPU, devices=(device(ONE_GPU.devices[0], foreign_used_bytes=foreign_mib * 1024**2),))
     found = rooms(snapshot([tight], [ONE_GPU], [], [word]), NOW)
@@ -179,8 +179,8 @@ def test_case_21_what_no_device_of_the_class_can_hold_never_fits_and_nobody_leav
     told = explain(huge, huge.profiles[0], rooms(snap, NOW), evictable=frozenset({row.replica_id}))
     assert (told.fit, told.leaving, told.near_misses) == (Fit.NEVER, (), ())
     assert told.reason() == (
-        "needs 1 node with 1 L4 free, 40.0 GiB on each GPU (declared); of 2 nodes: wrong GPU class for the profile: "
-        "1, GPUs with too little memory: 1; the largest has 24.0 GiB"
+        "needs 1 node with 1 L4 free, 40.0 GiB on each GPU (declared); of 2 nodes: "
+        "wrong GPU class for the profile: 1, GPUs with too little memory: 1; the largest has 24.0 GiB"
     )
     plan = reconcile(snap, NOW)
     touched = {change.replica.replica_id for change in plan.changes if hasattr(change, "replica")}

@@ -6,13 +6,12 @@ the same failure on several nodes is the profile's: no node is burnt on it any m
 """
 
 from collections import Counter
-from collections.abc import Iterable
 from dataclasses import dataclass
 
 from llmgw_controller.core.apply import apply
 from llmgw_controller.core.backoff import delay_s
 from llmgw_controller.core.blame import Blame, blame_of
-from llmgw_controller.core.catalog import Model, Profile, spec_hash
+from llmgw_controller.core.catalog import Model, Profile
 from llmgw_controller.core.draft import Draft
 from llmgw_controller.core.plan import ForgetAttempts, PutAttempt
 from llmgw_controller.core.state import AttemptRow, Intervals, Phase, Stored, Wish
@@ -71,11 +70,11 @@ def profile_rests_until(stored: Stored, model: Model, profile: Profile, interval
 
 
 def resting_nodes(
-    stored: Stored, replica_id: ReplicaId, now: float, intervals: Intervals
+    stored: Stored, model: ModelId, replica_id: ReplicaId, now: float, intervals: Intervals
 ) -> frozenset[NodeId]:
     """Nodes that this replica goes to only where nothing else is free."""
     mine: dict[NodeId, list[float]] = {}
-    for attempt in stored.attempts:
+    for attempt in stored.attempts_of.get(model, ()):
         if attempt.replica_id == replica_id:
             for node_id in attempt.node_ids:
                 mine.setdefault(node_id, []).append(attempt.at)
@@ -88,7 +87,7 @@ def resting_nodes(
 
 def startable(stored: Stored, model: Model, intervals: Intervals) -> tuple[Profile, ...]:
     """Its profiles without those that fail, in order of preference."""
-    if not stored.attempts:
+    if model.name not in stored.attempts_of:
         return model.profiles
     return tuple(one for one in model.profiles if failing(stored, model, one, intervals) is None)
 
@@ -115,8 +114,8 @@ def forgive(draft: Draft) -> None:
             # A stored model that the catalog does not show could not be read: that is no removal.
             outlived = name not in draft.stored.models
         else:
-            profile = model.profile(profile_name)
-            outlived = profile is None or not _of(draft.stored, model, profile, attempts)
+            current = model.spec_hashes.get(profile_name)
+            outlived = all(attempt.spec_hash != current for attempt in attempts)
             outlived = outlived or _stayed(draft, model, profile_name, attempts)
         if outlived:
             draft.change(ForgetAttempts(name, profile_name))
@@ -130,23 +129,21 @@ def _stayed(draft: Draft, model: Model, profile_name: str, attempts: list[Attemp
         row.phase is Phase.READY
         and row.wish is Wish.SERVE
         and row.profile == profile_name
-        and row.spec_hash == spec_hash(model, profile)
+        and row.spec_hash == model.spec_hashes[profile_name]
         and row.ready_since is not None
         and newest <= row.ready_since <= draft.now - profile.min_uptime_s
         for row in draft.stored.by_model.get(model.name, ())
     )
 
 
-def _of(
-    stored: Stored, model: Model, profile: Profile, among: Iterable[AttemptRow] | None = None
-) -> list[AttemptRow]:
+def _of(stored: Stored, model: Model, profile: Profile) -> list[AttemptRow]:
     """Those that count against the profile as it is now, oldest first."""
-    attempts = stored.attempts if among is None else among
-    mine = [one for one in attempts if one.model == model.name and one.profile == profile.name]
-    if not mine:
-        return []
-    current = spec_hash(model, profile)
-    return [one for one in mine if one.spec_hash == current and blame_of(one.reason) is Blame.START]
+    current = model.spec_hashes.get(profile.name)
+    return [
+        one
+        for one in stored.attempts_of.get(model.name, ())
+        if one.profile == profile.name and one.spec_hash == current and blame_of(one.reason) is Blame.START
+    ]
 
 
 def _places(attempts: list[AttemptRow]) -> list[tuple[NodeId, ...]]:

@@ -338,6 +338,14 @@ class Stored:
         }
 
     @cached_property
+    def attempts_of(self) -> dict[ModelId, tuple[AttemptRow, ...]]:
+        """The failed starts of each model that has any, oldest first."""
+        found: dict[ModelId, list[AttemptRow]] = {}
+        for attempt in self.attempts:
+            found.setdefault(attempt.model, []).append(attempt)
+        return {model: tuple(attempts) for model, attempts in found.items()}
+
+    @cached_property
     def stones(self) -> Counter[NodeId]:
         """Tombstones of each node."""
         return Counter(stone.node_id for stone in self.tombstones)
@@ -450,6 +458,8 @@ class DeviceReport:
     #: The newest, healed or not.
     fault: DeviceFault | None = None
     foreign: tuple[ForeignProcess, ...] = ()
+    #: Things to know that hurt nobody yet, for people.
+    notes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
