@@ -115,11 +115,9 @@ def test_after_a_failure_on_a_node_the_replica_prefers_others_until_it_has_reste
     stage.step()
     assert where(stage.rows["m/1"]) == "n2"
     rests = Intervals()
-    assert resting_nodes(stage.snap.stored, ONE.name, row.replica_id, stage.now, rests) == {"n1"}
-    assert resting_nodes(stage.snap.stored, ONE.name, ReplicaId("m/2"), stage.now, rests) == frozenset(), (
-        "only for it"
-    )
-    assert resting_nodes(stage.snap.stored, ONE.name, row.replica_id, row.since + 20.1, rests) == frozenset()
+    assert resting_nodes(stage.snap.stored, row.replica_id, stage.now, rests) == {"n1"}
+    assert resting_nodes(stage.snap.stored, ReplicaId("m/2"), stage.now, rests) == frozenset(), "only for it"
+    assert resting_nodes(stage.snap.stored, row.replica_id, row.since + 20.1, rests) == frozenset()
 
 
 def test_where_only_the_node_it_failed_on_is_free_it_goes_there_again():

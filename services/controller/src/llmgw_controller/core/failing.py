@@ -70,11 +70,12 @@ def profile_rests_until(stored: Stored, model: Model, profile: Profile, interval
 
 
 def resting_nodes(
-    stored: Stored, model: ModelId, replica_id: ReplicaId, now: float, intervals: Intervals
+    stored: Stored, replica_id: ReplicaId, now: float, intervals: Intervals
 ) -> frozenset[NodeId]:
     """Nodes that this replica goes to only where nothing else is free."""
     mine: dict[NodeId, list[float]] = {}
-    for attempt in stored.attempts_of.get(model, ()):
+    row = stored.replicas.get(replica_id)
+    for attempt in stored.attempts_of.get(row.model, ()) if row is not None else stored.attempts:
         if attempt.replica_id == replica_id:
             for node_id in attempt.node_ids:
                 mine.setdefault(node_id, []).append(attempt.at)

@@ -87,9 +87,7 @@ class _Table:
             replica_id=row.replica_id,
             group_epoch=next_epoch(draft.stored, row),
             profiles=profiles,
-            resting=resting_nodes(
-                draft.stored, row.model, row.replica_id, draft.now, draft.snapshot.intervals
-            ),
+            resting=resting_nodes(draft.stored, row.replica_id, draft.now, draft.snapshot.intervals),
             evictable=self._idle,
             memo=self._memo,
         )
