@@ -18,13 +18,16 @@ from llmgw_agent.core.words import (
     DevicesReport,
     Heard,
     Hello,
+    LeaderBeat,
     MoveOn,
     Rejected,
     Said,
     ShardsReport,
     Welcome,
 )
-from llmgw_agent.loops.connection import FENCED_WAIT_S, WELCOME_S, Connection
+from llmgw_agent.loops.calling import FENCED_WAIT_S, PATIENCE_S, SPREAD_S
+from llmgw_agent.loops.connection import WELCOME_S, Connection
+from llmgw_agent.loops.pulse import SILENT_BEATS
 from llmgw_agent.loops.session import COALESCE_S, DRIFT_S
 from llmgw_agent.loops.view import SessionInfo
 from llmgw_agent.loops.waiting import Changes
@@ -128,7 +131,8 @@ async def connected(
         clock, lambda: 1.0, bench.terms.append, lambda _: None,
     )  # fmt: skip
     task = asyncio.create_task(connection.run(), name="connection")
-    await clock.advance(0)
+    for _ in range(3):  # a call that is led on is a long chain of tasks
+        await clock.advance(0)
     try:
         yield bench
         assert not task.done(), "the connection never ends by itself"
@@ -146,7 +150,7 @@ def lively(stream: FakeStream) -> None:
 
 async def test_dead_controllers_are_called_in_turn_ever_more_slowly(fake_clock: FakeClock) -> None:
     async with connected(fake_clock, dead) as bench:
-        waits = [0.2, 0.4, 0.8, 1.6, 2.0, 2.0]
+        waits = [0.2, 0.4, 0.8, 1.0, 1.0, 1.0]
         for number, wait_s in enumerate(waits, start=1):
             await fake_clock.advance(wait_s - 0.01)
             assert len(bench.calls) == number
@@ -157,16 +161,32 @@ async def test_dead_controllers_are_called_in_turn_ever_more_slowly(fake_clock: 
         await fake_clock.advance(2)
         assert bench.view.session is not None
         bench.streams[-1].incoming.put_nowait(None)
-        await fake_clock.advance(0.2)
+        await fake_clock.advance(SPREAD_S)
         assert len(bench.calls) == len(waits) + 3, "after a session the pauses are short again"
 
 
 async def test_a_controller_that_takes_the_call_and_says_nothing_is_left(fake_clock: FakeClock) -> None:
     async with connected(fake_clock, lambda stream: None) as bench:
-        await fake_clock.advance(WELCOME_S)
-        assert bench.streams[0].closed
-        await fake_clock.advance(0.2)
+        # Another is called beside it; nobody is called twice at a time.
+        await fake_clock.advance(PATIENCE_S)
         assert bench.calls == ["a:1", "b:1"]
+        await fake_clock.advance(WELCOME_S - PATIENCE_S)
+        assert bench.streams[0].closed
+        assert not bench.streams[1].closed
+        await fake_clock.advance(PATIENCE_S)
+        assert bench.calls == ["a:1", "b:1", "a:1"]
+
+
+async def test_of_two_that_were_called_the_first_welcome_counts(fake_clock: FakeClock) -> None:
+    async with connected(fake_clock, lambda stream: None) as bench:
+        await fake_clock.advance(PATIENCE_S)
+        slow, other = bench.streams
+        slow.welcome()
+        await fake_clock.advance(0)
+        assert bench.view.session is not None
+        assert bench.view.session.address == "a:1"
+        assert other.closed
+        assert not slow.closed
 
 
 async def test_the_leader_a_standby_names_is_called_at_once(fake_clock: FakeClock) -> None:
@@ -213,6 +233,62 @@ async def test_a_fenced_agent_waits_long(fake_clock: FakeClock) -> None:
         assert len(bench.calls) == 1
         await fake_clock.advance(1)
         assert len(bench.calls) == 2
+
+
+def frozen(term: int) -> Callable[[FakeStream], None]:
+    """b:1 leads; a:1 takes calls and says nothing."""
+
+    def behave(stream: FakeStream) -> None:
+        if stream.address == "b:1":
+            stream.welcome(term=term, epoch=2)
+
+    return behave
+
+
+async def test_a_leader_that_falls_silent_is_left_for_one_that_leads(fake_clock: FakeClock) -> None:
+    async with connected(fake_clock, lively) as bench:
+        (old,) = bench.streams
+        for _ in range(3):
+            await fake_clock.advance(BEAT_S)
+            old.incoming.put_nowait(Heard(1, LeaderBeat()))
+            await fake_clock.advance(0)
+        bench.behave = frozen(term=2)
+        await fake_clock.advance(SILENT_BEATS * BEAT_S - 0.1)
+        assert bench.calls == ["a:1"]
+        await fake_clock.advance(SPREAD_S + 0.2)
+        await fake_clock.advance(COALESCE_S)
+        assert bench.calls == ["a:1", "b:1"]
+        assert bench.view.session is not None
+        assert (bench.view.session.address, bench.view.session.term) == ("b:1", 2)
+        assert old.closed
+
+
+async def test_a_leader_that_is_only_late_is_kept(fake_clock: FakeClock) -> None:
+    def behave(stream: FakeStream) -> None:
+        stream.incoming.put_nowait(NotLeader("stands by", leader_address="a:1"))
+
+    async with connected(fake_clock, lively) as bench:
+        (old,) = bench.streams
+        old.incoming.put_nowait(Heard(1, LeaderBeat()))
+        bench.behave = behave
+        await fake_clock.advance(SILENT_BEATS * BEAT_S + SPREAD_S + 0.1)
+        assert bench.calls == ["a:1", "b:1"], "the silent one is not called, though it is named"
+        await fake_clock.advance(0.9)
+        asked = len(bench.calls)
+        assert asked <= 4
+        old.incoming.put_nowait(Heard(1, LeaderBeat()))
+        await fake_clock.advance(BEAT_S)
+        assert len(bench.calls) == asked, "nobody else is asked any more"
+        assert bench.view.session is not None
+        assert bench.view.session.address == "a:1"
+        assert not old.closed
+        assert len(old.of(Beat)) >= 3
+
+
+async def test_the_silence_of_a_controller_that_never_beats_says_nothing(fake_clock: FakeClock) -> None:
+    async with connected(fake_clock, lively) as bench:
+        await fake_clock.advance(20 * BEAT_S)
+        assert bench.calls == ["a:1"]
 
 
 async def test_many_changes_in_a_moment_are_one_report_and_all_goes_up_each_beat(
@@ -315,7 +391,7 @@ async def test_a_session_that_ends_is_begun_anew_with_everything_observed(
     async with connected(fake_clock, lively) as bench:
         bench.view.put(shard("s1"))
         bench.streams[0].incoming.put_nowait(ending)
-        await fake_clock.advance(0.2)
+        await fake_clock.advance(SPREAD_S)
         assert bench.streams[0].closed
         (hello,) = bench.streams[1].of(Hello)
         assert isinstance(hello, Hello)

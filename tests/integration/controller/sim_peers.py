@@ -41,6 +41,7 @@ class SimAgent:
     #: Every start of an engine, by shard id: an adopted one is not started again.
     starts: list[str] = field(default_factory=list)
     sessions: int = 0
+    leader_beats: int = 0
     last_error: LlmgwError | None = None
     _out: asyncio.Queue[agent_pb2.ConnectRequest] | None = None
     _task: asyncio.Task[None] | None = None
@@ -126,6 +127,8 @@ class SimAgent:
                         return _address(message.reject.leader_address)
                     case "move_on":
                         return _address(message.move_on.leader_address)
+                    case "beat":
+                        self.leader_beats += 1
                     case str(command):
                         self.commands.append(command)
         except grpc.aio.AioRpcError as e:

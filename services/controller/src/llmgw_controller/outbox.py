@@ -33,6 +33,11 @@ class Outbox(Generic[M]):
         """Nothing more will be taken."""
         return self._ended
 
+    @property
+    def waiting(self) -> bool:
+        """Something is not sent yet."""
+        return self._state is not None or bool(self._notices)
+
     def state(self, message: M) -> None:
         """Say the whole state anew."""
         if not self._ended:

@@ -1,6 +1,7 @@
 """AgentService: one stream a node, from Hello to its end."""
 
 import asyncio
+import itertools
 import logging
 from collections.abc import AsyncIterator
 from typing import Any
@@ -15,6 +16,7 @@ from llmgw_controller.office import Office
 from llmgw_controller.ports import Fenced
 from llmgw_controller.reign import Reign
 from llmgw_kit.errors import InvalidRequest, LlmgwError, Unavailable
+from llmgw_kit.lifecycle import cancel_all
 
 log = logging.getLogger(__name__)
 
@@ -48,15 +50,24 @@ class AgentServicer(agent_pb2_grpc.AgentServiceServicer):
         reading = asyncio.create_task(
             self._read(reign, session, request_iterator), name=f"words of {session.node_id}"
         )
+        beating = asyncio.create_task(self._beat(reign, session), name=f"beat to {session.node_id}")
         try:
             yield self._welcome(reign, session)
             async for message in session.outbox.messages():
                 yield message
         finally:
             reign.fleet.closed(session)
-            reading.cancel()
-            await asyncio.gather(reading, return_exceptions=True)
+            await cancel_all(reading, beating)
             log.info("%s disconnected, session %d", session.node_id, session.epoch)
+
+    async def _beat(self, reign: Reign, session: Session) -> None:
+        """So that an agent can tell a leader that is frozen, or cut off, from one with nothing to say. Each
+        session has its own phase, and beats pile up on no stream that is not read."""
+        for sequence in itertools.count(1):
+            await reign.world.clock.sleep(reign.rules.beat_interval_s)
+            if reign.tenure.may_act() and not session.outbox.waiting:
+                message = pb.ConnectResponse(term=reign.tenure.term, beat=pb.Beat(sequence=sequence))
+                session.outbox.notice(message)
 
     async def _first(self, requests: AsyncIterator[pb.ConnectRequest]) -> pb.Hello:
         try:

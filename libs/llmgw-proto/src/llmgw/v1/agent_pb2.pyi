@@ -193,6 +193,7 @@ class ConnectResponse(_message.Message):
     READ_LOGS_FIELD_NUMBER: _builtins.int
     CANCEL_COMMAND_FIELD_NUMBER: _builtins.int
     DRIVE_BENCHMARK_FIELD_NUMBER: _builtins.int
+    BEAT_FIELD_NUMBER: _builtins.int
     term: _builtins.int
     """The lease term of the sender. An agent refuses a lower one than the highest it has seen."""
     @_builtins.property
@@ -219,6 +220,10 @@ class ConnectResponse(_message.Message):
     def cancel_command(self) -> Global___CancelCommand: ...
     @_builtins.property
     def drive_benchmark(self) -> Global___DriveBenchmark: ...
+    @_builtins.property
+    def beat(self) -> Global___Beat:
+        """Each beat interval: a leader that is frozen, or behind a dead connection, says none."""
+
     def __init__(
         self,
         *,
@@ -235,12 +240,13 @@ class ConnectResponse(_message.Message):
         read_logs: Global___ReadLogs | None = ...,
         cancel_command: Global___CancelCommand | None = ...,
         drive_benchmark: Global___DriveBenchmark | None = ...,
+        beat: Global___Beat | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["body", b"body", "cancel_command", b"cancel_command", "desired", b"desired", "drain_shard", b"drain_shard", "drive_benchmark", b"drive_benchmark", "move_on", b"move_on", "prefetch_weights", b"prefetch_weights", "read_logs", b"read_logs", "reject", b"reject", "remove_weights", b"remove_weights", "start_shard", b"start_shard", "stop_shard", b"stop_shard", "welcome", b"welcome"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["beat", b"beat", "body", b"body", "cancel_command", b"cancel_command", "desired", b"desired", "drain_shard", b"drain_shard", "drive_benchmark", b"drive_benchmark", "move_on", b"move_on", "prefetch_weights", b"prefetch_weights", "read_logs", b"read_logs", "reject", b"reject", "remove_weights", b"remove_weights", "start_shard", b"start_shard", "stop_shard", b"stop_shard", "welcome", b"welcome"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["body", b"body", "cancel_command", b"cancel_command", "desired", b"desired", "drain_shard", b"drain_shard", "drive_benchmark", b"drive_benchmark", "move_on", b"move_on", "prefetch_weights", b"prefetch_weights", "read_logs", b"read_logs", "reject", b"reject", "remove_weights", b"remove_weights", "start_shard", b"start_shard", "stop_shard", b"stop_shard", "term", b"term", "welcome", b"welcome"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["beat", b"beat", "body", b"body", "cancel_command", b"cancel_command", "desired", b"desired", "drain_shard", b"drain_shard", "drive_benchmark", b"drive_benchmark", "move_on", b"move_on", "prefetch_weights", b"prefetch_weights", "read_logs", b"read_logs", "reject", b"reject", "remove_weights", b"remove_weights", "start_shard", b"start_shard", "stop_shard", b"stop_shard", "term", b"term", "welcome", b"welcome"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_body: _TypeAlias = _typing.Literal["welcome", "desired", "start_shard", "drain_shard", "stop_shard", "remove_weights", "reject", "move_on", "prefetch_weights", "read_logs", "cancel_command", "drive_benchmark"]  # noqa: Y015
+    _WhichOneofReturnType_body: _TypeAlias = _typing.Literal["welcome", "desired", "start_shard", "drain_shard", "stop_shard", "remove_weights", "reject", "move_on", "prefetch_weights", "read_logs", "cancel_command", "drive_benchmark", "beat"]  # noqa: Y015
     _WhichOneofArgType_body: _TypeAlias = _typing.Literal["body", b"body"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_body) -> _WhichOneofReturnType_body | None: ...
 

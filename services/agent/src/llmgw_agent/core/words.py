@@ -99,6 +99,11 @@ class MoveOn:
 
 
 @dataclass(frozen=True)
+class LeaderBeat:
+    """Still there."""
+
+
+@dataclass(frozen=True)
 class Unreadable:
     """A message this agent does not understand: of a newer controller, or wrong."""
 
@@ -111,7 +116,7 @@ LongWord = RemoveWord | PrefetchWord | LogsWord | DriveWord
 
 Word = (
     Welcome | DesiredList | StartWord | DrainWord | StopWord | LongWord | CancelWord | Rejected | MoveOn
-    | Unreadable
+    | LeaderBeat | Unreadable
 )  # fmt: skip
 
 

@@ -2,23 +2,22 @@
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 
-from llmgw_agent.core.session import Rotation, TermGate, backoff_s
+from llmgw_agent.core.session import Rotation, TermGate
 from llmgw_agent.core.words import Hello, Rejected, Welcome
+from llmgw_agent.loops.calling import Caller
 from llmgw_agent.loops.session import Session, SessionOver
 from llmgw_agent.loops.view import SessionInfo, View
 from llmgw_agent.loops.waiting import limited
 from llmgw_agent.ports import Dial
 from llmgw_kit.clock import Clock
-from llmgw_kit.errors import LlmgwError
+from llmgw_kit.lifecycle import cancel_all
 
 log = logging.getLogger(__name__)
 
 #: From Hello to Welcome.
 WELCOME_S = 10.0
-#: Another agent speaks for this node. Coming back at once would only throw that one out in turn.
-FENCED_WAIT_S = 30.0
 
 
 class Connection:
@@ -30,74 +29,62 @@ class Connection:
         beat_changed: Callable[[float], None],
     ) -> None:  # fmt: skip
         self._dial, self._rotation, self._gate, self._hello = dial, rotation, gate, hello
-        self._view, self._clock, self._chance, self._remember_term = view, clock, chance, remember_term
+        self._view, self._clock, self._remember_term = view, clock, remember_term
         self._beat_changed = beat_changed
-        self._failures = 0
+        self._caller = Caller(self._try, rotation, clock, chance)
 
     async def run(self) -> None:
         """Never returns."""
         session: Session | None = None
+        pause_s = 0.0
         while True:
             if session is None:
-                session = await self._open()
-            session = await self._keep(session)
+                session = self._welcomed(await self._caller.until_welcomed(pause_s=pause_s))
+            session, pause_s = await self._keep(session)
 
-    async def _keep(self, session: Session) -> Session | None:
-        """Run a session; returns its successor when the controller asked us to move, else None."""
+    async def _keep(self, session: Session) -> tuple[Session | None, float]:
+        """Run a session. Its successor where the controller asked us to move, or fell silent while another
+        leads; else None, and how long to wait."""
         running = asyncio.create_task(session.run(), name="session")
-        moved = asyncio.create_task(session.moved.wait())
         try:
-            await asyncio.wait({running, moved}, return_when=asyncio.FIRST_COMPLETED)
-            if not running.done():
-                log.info("controller %s asks to move on", session.welcome.leader_name)
-                self._rotation.redirect(session.move_to)
-                # The old stream goes on reporting until the new one stands.
-                return await self._open()
-            self._view.set_session(None)
-            await self._over(running)
+            while True:
+                await _first(running, session.moved.wait(), session.pulse.silent.wait())
+                if running.done():
+                    self._view.set_session(None)
+                    return None, self._pause_s(session, running)
+                if session.moved.is_set():
+                    log.info("controller %s asks to move on", session.welcome.leader_name)
+                    self._rotation.redirect(session.move_to, now=self._clock.monotonic_s())
+                    # The old stream goes on reporting until the new one stands.
+                    call = self._caller.until_welcomed(pause_s=self._caller.spread_s())
+                    return self._welcomed(await call), 0.0
+                if (other := await self._elsewhere(session, running)) is not None:
+                    return other, 0.0
+        finally:
+            running.cancel()
+            await asyncio.gather(running, return_exceptions=True)
+
+    async def _elsewhere(self, session: Session, running: "asyncio.Task[None]") -> Session | None:
+        """Ask the others while the leader is silent; None: it is back, or its stream has ended."""
+        log.warning("controller %s is silent; asking the others", session.welcome.leader_name)
+        self._rotation.failed(session.address, now=self._clock.monotonic_s())
+        call = self._caller.until_welcomed(pause_s=self._caller.spread_s())
+        calling = asyncio.create_task(call, name="elsewhere")
+        try:
+            await _first(running, calling, session.pulse.back.wait())
+            if calling.done():
+                return self._welcomed(calling.result())
             return None
         finally:
-            moved.cancel()
-            running.cancel()
-            await asyncio.gather(moved, running, return_exceptions=True)
+            if not calling.done():
+                await cancel_all(calling)
 
-    async def _over(self, running: "asyncio.Task[None]") -> None:
+    def _pause_s(self, session: Session, running: "asyncio.Task[None]") -> float:
         try:
             running.result()
         except SessionOver as e:
-            log.warning("session over: %s", e)
-            if not await self._redirected(e):
-                await self._wait(f"session over ({e.code})")
-
-    async def _redirected(self, over: SessionOver) -> bool:
-        """True: call again at once."""
-        if over.code == "fenced":
-            log.error("another agent speaks for this node id; is it running twice? Engines stay untouched")
-            await self._clock.sleep(FENCED_WAIT_S)
-            return True
-        return over.leader is not None and self._rotation.redirect(over.leader)
-
-    async def _open(self) -> Session:
-        """Call controllers until one welcomes us."""
-        while True:
-            address = self._rotation.take()
-            try:
-                return await self._try(address)
-            except SessionOver as e:
-                if not await self._redirected(e):
-                    await self._wait(f"{address}: {e}")
-            except LlmgwError as e:
-                leader = getattr(e, "leader_address", None)
-                if leader is None or not self._rotation.redirect(leader):
-                    await self._wait(f"{address}: {e.text}")
-
-    async def _wait(self, why: str) -> None:
-        self._failures += 1
-        pause_s = backoff_s(self._failures, self._chance())
-        # The first failures of a failover are ordinary; a long silence is worth a louder word.
-        level = logging.INFO if self._failures < 5 else logging.WARNING
-        log.log(level, "no controller: %s; again in %.1f s; engines go on", why, pause_s)
-        await self._clock.sleep(pause_s)
+            return self._caller.after_session(session.address, e)
+        raise AssertionError("a session ended without a reason")
 
     async def _try(self, address: str) -> Session:
         """One call. Raises LlmgwError or SessionOver."""
@@ -125,29 +112,40 @@ class Connection:
         except BaseException:
             await stream.close()
             raise
-        return self._welcomed(
-            address, Session(stream, heard.term, heard.word, hello, self._view, self._clock)
-        )
+        return Session(address, stream, heard.term, heard.word, hello, self._view, self._clock)
 
-    def _welcomed(self, address: str, session: Session) -> Session:
+    def _welcomed(self, session: Session) -> Session:
         welcome = session.welcome
         if session.term != self._gate.highest:
             self._gate = self._gate.after(session.term)
             self._remember_term(session.term)
-        self._failures = 0
-        self._rotation.welcomed()
+        self._caller.welcomed()
+        self._rotation.answered(session.address)
         self._rotation.learn(welcome.controllers)
         self._beat_changed(welcome.beat_interval_s)
         self._view.set_session(
             SessionInfo(
-                address, welcome.leader_name, session.term, welcome.session_epoch, self._clock.unix_s()
+                session.address,
+                welcome.leader_name,
+                session.term,
+                welcome.session_epoch,
+                self._clock.unix_s(),
             )
         )
         log.info(
             "session %d with %s at %s, term %d",
             welcome.session_epoch,
             welcome.leader_name,
-            address,
+            session.address,
             session.term,
         )
         return session
+
+
+async def _first(*waits: Awaitable[object]) -> None:
+    """Until one of them is done. Tasks among them go on; what was no task is given up."""
+    tasks = [asyncio.ensure_future(one) for one in waits]
+    try:
+        await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        await cancel_all(*(task for task, one in zip(tasks, waits, strict=True) if task is not one))

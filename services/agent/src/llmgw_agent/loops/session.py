@@ -19,6 +19,7 @@ from llmgw_agent.core.words import (
     DriveWord,
     Heard,
     Hello,
+    LeaderBeat,
     LogsWord,
     MoveOn,
     PrefetchWord,
@@ -35,6 +36,7 @@ from llmgw_agent.core.words import (
     Word,
 )
 from llmgw_agent.loops.commands import Commands
+from llmgw_agent.loops.pulse import Pulse
 from llmgw_agent.loops.view import View
 from llmgw_agent.loops.waiting import within
 from llmgw_agent.ports import ControllerStream
@@ -63,10 +65,12 @@ class Session:
     """After Welcome. `moved` is set when the controller asks us to leave for another."""
 
     def __init__(
-        self, stream: ControllerStream, term: int, welcome: Welcome, hello: Hello, view: View, clock: Clock
-    ) -> None:
-        self.stream, self.term, self.welcome = stream, term, welcome
+        self, address: str, stream: ControllerStream, term: int, welcome: Welcome, hello: Hello, view: View,
+        clock: Clock,
+    ) -> None:  # fmt: skip
+        self.address, self.stream, self.term, self.welcome = address, stream, term, welcome
         self.moved = asyncio.Event()
+        self.pulse = Pulse(clock, welcome.beat_interval_s)
         self.move_to: str | None = None
         self._view, self._clock = view, clock
         self._desired = DesiredGate()
@@ -82,6 +86,7 @@ class Session:
             asyncio.create_task(self._listen(), name="listen"),
             asyncio.create_task(self._report(), name="report"),
             asyncio.create_task(self._beat(), name="beat"),
+            asyncio.create_task(self.pulse.run(), name="pulse"),
         ]
         try:
             await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
@@ -143,6 +148,7 @@ class Session:
         raise SessionOver("the controller ended the stream")
 
     async def _obey(self, heard: Heard) -> None:
+        self.pulse.note(is_beat=isinstance(heard.word, LeaderBeat))
         if heard.term < self.term:
             raise SessionOver(
                 f"a message under term {heard.term} in a session of term {self.term}: refused",
@@ -158,6 +164,8 @@ class Session:
                 self._view.node.apply(shards)
             case Rejected(code, text, leader):
                 raise SessionOver(text, code=code, leader=leader)
+            case LeaderBeat():
+                pass
             case MoveOn(leader):
                 self.move_to = leader
                 self.moved.set()
