@@ -18,6 +18,7 @@ from llmgw_agent.core.words import (
     DriveWord,
     Heard,
     Hello,
+    LeaderBeat,
     LogPiece,
     LogsWord,
     MoveOn,
@@ -223,6 +224,8 @@ def _word(m: pb.ConnectResponse) -> Word:
                 return DriveWord(d.command_id, ShardId(d.shard_id), load_from(d))
             case "cancel_command":
                 return CancelWord(m.cancel_command.command_id)
+            case "beat":
+                return LeaderBeat()
             case "reject":
                 leader = m.reject.leader_address if m.reject.HasField("leader_address") else None
                 return Rejected(m.reject.code, m.reject.text, leader)
