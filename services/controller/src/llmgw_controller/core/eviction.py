@@ -32,7 +32,7 @@ from llmgw_controller.core.state import (
     Snapshot,
     Wish,
 )
-from llmgw_controller.core.staying import IDLE_AFTER_S, Asker, Kept, Why, kept
+from llmgw_controller.core.staying import Asker, Kept, Why, kept
 from llmgw_controller.core.victims import Candidate, Choice, choose
 from llmgw_controller.core.words import counted, lasting
 from llmgw_kit.ids import ModelId, ReplicaId
@@ -87,7 +87,11 @@ def waits_since(snapshot: Snapshot, row: ReplicaRow, model: Model) -> float | No
     if row.wish is not Wish.SERVE or row.phase is not Phase.UNPLACEABLE:
         return None
     mine = [one for one in snapshot.stored.by_model.get(model.name, ()) if one.wish is Wish.SERVE]
-    asked = model.name in snapshot.stored.activations or bool(snapshot.held.get(model.name))
+    asked = (
+        model.name in snapshot.stored.activations
+        or bool(snapshot.held.get(model.name))
+        or (row.cause is Cause.DEMAND and model.name in snapshot.watched.pressed_since)
+    )
     if row.cause is not Cause.CONFIGURATION and not asked:
         return None
     if row.cause is Cause.CONFIGURATION and len(mine) > model.replicas:
@@ -101,9 +105,10 @@ def overdue(snapshot: Snapshot, since: float, now: float) -> bool:
 
 def asker_of(snapshot: Snapshot, model: Model, since: float, now: float) -> Asker:
     """In whose name a replica that waits since `since` asks others to leave."""
-    late = overdue(snapshot, since, now)
-    default_s = min(IDLE_AFTER_S, snapshot.intervals.eviction_patience_s) if late else IDLE_AFTER_S
-    return Asker(priority=model.priority, idle_default_s=default_s, overdue=late)
+    if not overdue(snapshot, since, now):
+        return Asker(priority=model.priority)
+    # Two reports of every router that tell of no use.
+    return Asker(priority=model.priority, overdue_idle_s=2 * snapshot.intervals.router_stale_s)
 
 
 def may_make_room(
@@ -120,7 +125,7 @@ def may_make_room(
         if row is None or theirs is None or not isinstance(verdict, Idle) or row.model == model.name:
             continue
         why = kept(snapshot, row, theirs, verdict, asker, costs, now) or _spent(
-            snapshot, row.model, 1, now, late=asker.overdue
+            snapshot, row.model, 1, now, late=asker.overdue_idle_s is not None
         )
         if why is not None:
             stay[replica_id] = why

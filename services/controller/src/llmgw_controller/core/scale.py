@@ -16,7 +16,7 @@ from llmgw_controller.core.plan import PutReplica
 from llmgw_controller.core.replica import is_unreachable
 from llmgw_controller.core.rollout import outdated, roll, surge_most
 from llmgw_controller.core.roster import IDLE, cancel_drain, create, let_go, live
-from llmgw_controller.core.state import Cause, Phase, ReplicaRow, Wish
+from llmgw_controller.core.state import Cause, EvictionPolicy, Intervals, Phase, ReplicaRow, Wish
 
 #: Who leaves first when there are too many: those that serve nobody.
 _LEAVE_ORDER = (
@@ -162,7 +162,7 @@ def _retire(draft: Draft, model: Model) -> None:
     pressed = model.name in draft.snapshot.watched.pressed_since
     # What did not come up stays for a while: it is the answer to whoever asks meanwhile, trouble to see, and
     # first in line for room that comes free, for whoever was refused was told to come again.
-    kept_s = draft.snapshot.intervals.backoff_max_s
+    kept_s = _kept_s(draft.snapshot.intervals)
     rows = live(draft, model.name)
     # What is on its way up may be the new one of a rollout: whom it replaces is asked for, or would leave.
     replacing = any(row.phase is Phase.READY and outdated(draft, row, model) for row in rows)
@@ -179,3 +179,11 @@ def _retire(draft: Draft, model: Model) -> None:
             let_go(draft, row, because="nobody asks for it any more")
         elif row.phase in (Phase.UNPLACEABLE, Phase.FAILED) and age_s >= kept_s:
             let_go(draft, row, because="it did not come up")
+
+
+def _kept_s(intervals: Intervals) -> float:
+    """Where others make room, it keeps its place in the queue until its turn has surely come: a client that is
+    told to come again must not begin at the end each time."""
+    if intervals.eviction is EvictionPolicy.ON:
+        return intervals.eviction_patience_s + intervals.backoff_max_s
+    return intervals.backoff_max_s

@@ -1,8 +1,10 @@
 """Staying: why a replica that nobody uses is kept all the same. One set of rules for eviction, `reclaim`,
 `status` and `why`, so that no two of them tell different stories.
 
-Only what is idle beyond doubt comes here at all. The times of the catalog (`idle_after_s` and
-`min_residency_s`, rule 6 of idleness) never give way.
+Only what is idle beyond doubt comes here at all. It must be idle for its `idle_after_s` and ready for its
+`min_residency_s` (rule 6 of idleness). Only for who has waited longer than anybody is to wait the first of
+them gives way, to a time that still shows that nobody uses it now: else a replica that is asked for now
+and then would keep all others out for ever.
 """
 
 from dataclasses import dataclass
@@ -50,10 +52,9 @@ class Asker:
     priority: int | None = None
     #: Idle for so long is enough, whatever the model says; None: as the model says.
     idle_s: float | None = None
-    #: What counts where the model says nothing.
-    idle_default_s: float = IDLE_AFTER_S
-    #: It has waited for so long that what was learnt from loads and regret gives way.
-    overdue: bool = False
+    #: It has waited for longer than anybody is to wait: this much of idleness is enough, and what was learnt
+    #: from loads and regret gives way. None: it has not.
+    overdue_idle_s: float | None = None
 
 
 def kept(
@@ -75,7 +76,8 @@ def idle_needed_s(model: Model, asker: Asker) -> float:
     """How long nobody must have used it."""
     if asker.idle_s is not None:
         return asker.idle_s
-    return model.idle_after_s if model.idle_after_s is not None else asker.idle_default_s
+    needed_s = model.idle_after_s if model.idle_after_s is not None else IDLE_AFTER_S
+    return needed_s if asker.overdue_idle_s is None else min(needed_s, asker.overdue_idle_s)
 
 
 def _ranked(row: ReplicaRow, model: Model, asker: Asker) -> Kept | None:
@@ -99,7 +101,8 @@ def _timed(
     if row.until is not None and now < row.until:
         text = f"a drain of it was cancelled: let be for {lasting(row.until - now)} more"
         return Kept(Why.LET_BE, text, row.until)
-    stays_s = prices.residency_s(model, model.profile(row.profile), overdue=asker.overdue)
+    overdue = asker.overdue_idle_s is not None
+    stays_s = prices.residency_s(model, model.profile(row.profile), overdue=overdue)
     if now - row.ready_since < stays_s:
         until = row.ready_since + stays_s
         text = f"ready for {lasting(now - row.ready_since)}; stays for {lasting(until - now)} more"
