@@ -172,6 +172,7 @@ def _device(message: pb.Device) -> DeviceReport:
             )
             for one in message.foreign
         ),
+        notes=tuple(message.notes),
         **optional,
     )
 

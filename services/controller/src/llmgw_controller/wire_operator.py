@@ -223,6 +223,7 @@ def device(line: DeviceLine, at: float) -> pb.DeviceRow:
         if report.fault is not None:
             message.device.fault.CopyFrom(_fault(report.fault))
         message.device.foreign.extend(_foreign(one) for one in report.foreign)
+        message.device.notes.extend(report.notes)
     return message
 
 

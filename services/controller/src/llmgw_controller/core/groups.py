@@ -18,6 +18,7 @@ from llmgw_controller.core.plan import DeleteReplica, Drain, PutAttempt, PutLoad
 from llmgw_controller.core.replica import with_phase, with_wish
 from llmgw_controller.core.roster import cancel_drain
 from llmgw_controller.core.state import Exit, Phase, ReplicaRow, ShardState, Wish
+from llmgw_controller.core.watchdog import hang
 from llmgw_controller.core.words import counted
 
 #: Of an engine's last line, in characters: it stands in a row of a table.
@@ -43,7 +44,7 @@ def _advance(draft: Draft, row: ReplicaRow) -> None:
         return
     match row.phase:
         case Phase.RESERVED | Phase.STARTING | Phase.READY:
-            ended = _ended(draft, row)
+            ended = _ended(draft, row) or _hangs(draft, row)
             if ended is not None:
                 take_down(draft, row, ended)
             else:
@@ -111,6 +112,14 @@ def _ended(draft: Draft, row: ReplicaRow) -> Exit | None:
             # The same epoch at the same port would be another engine: routers must learn of it.
             return Exit(None, None, "restarted_by_itself", f"its agent says {report.state.value}")
     return None
+
+
+def _hangs(draft: Draft, row: ReplicaRow) -> Exit | None:
+    """It still runs, and gets nowhere: see watchdog.py."""
+    ended = hang(draft.snapshot, row, draft.now)
+    if ended is not None:
+        draft.event("stalled", row.replica_id, ended.message, Severity.TROUBLE)
+    return ended
 
 
 def _rise(draft: Draft, row: ReplicaRow) -> None:

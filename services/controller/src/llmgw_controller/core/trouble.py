@@ -2,18 +2,20 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from textwrap import shorten
 
 from llmgw_controller.core.activity import Unknown, Verdicts
 from llmgw_controller.core.catalog import Model
 from llmgw_controller.core.claims import Device, Room, Rooms, Use
 from llmgw_controller.core.failing import failing
-from llmgw_controller.core.hearing import NodeState, brake, is_learning, last_seen
+from llmgw_controller.core.hearing import NodeState, brake, is_learning, last_seen, report_of
 from llmgw_controller.core.idleness import idle_replicas
 from llmgw_controller.core.placement import Memo, explain
 from llmgw_controller.core.plan import Severity
 from llmgw_controller.core.port_bands import EPHEMERAL, overlaps_ephemeral
 from llmgw_controller.core.replica import is_unreachable
 from llmgw_controller.core.state import DeviceReport, DeviceState, Phase, ReplicaRow, Snapshot, Wish
+from llmgw_controller.core.watchdog import stall_of
 from llmgw_controller.core.words import counted, gib, lasting
 from llmgw_kit.ids import ModelId, ReplicaId
 
@@ -38,6 +40,11 @@ STRANGERS_TOLD = 3
 #: An agent takes a start up within a beat or two; and sees an exit soon after the grace before KILL.
 TAKE_UP_S = 30.0
 EXIT_S = 30.0
+
+#: A profile without a limit of its own: no engine needs so long for a token.
+STALL_TOLD_S = 60.0
+#: Of what an engine says to a probe, in characters.
+PROBE_TOLD_MOST = 160
 
 _ENDING = frozenset({Phase.STOPPING, Phase.BACKOFF, Phase.FAILED})
 
@@ -69,6 +76,7 @@ def troubles(snapshot: Snapshot, rooms: Rooms, verdicts: Verdicts, now: float) -
             for device in room.devices
             for one in _device(snapshot, room, device)
         ),
+        *_engines(snapshot, now),
         *_watch(snapshot, verdicts),
         *_catalog(snapshot),
     ]
@@ -131,9 +139,32 @@ def _device(snapshot: Snapshot, room: Room, device: Device) -> Iterator[Trouble]
     if report and (report.foreign_used_bytes or 0) >= snapshot.intervals.foreign_bytes:
         used = f"foreign use, {gib(report.foreign_used_bytes or 0)}"
         yield Trouble(Severity.NOTE, "foreign_use", subject, f"{used} by {_strangers(report)}")
+    for note in report.notes if report and report.state is DeviceState.HEALTHY else ():
+        yield Trouble(Severity.NOTE, "device_note", subject, note)
     if device.stale and room.state is not NodeState.LOST:
         text = f"held by an engine of {device.replica_id} that no row knows; it is being ended"
         yield Trouble(Severity.NOTE, "stale_engine", subject, text)
+
+
+def _engines(snapshot: Snapshot, now: float) -> Iterator[Trouble]:
+    """Up, and does not do what it is there for."""
+    for row in snapshot.stored.sorted_replicas:
+        stall = stall_of(snapshot, row, now)
+        if stall is not None and stall.limit_s is None and stall.seconds >= STALL_TOLD_S:
+            text = f"{stall.text}; its profile sets no stall_timeout_s"
+            fix = f"llmgwctl replica stop {row.replica_id}"
+            yield Trouble(Severity.TROUBLE, "replica_stalled", row.replica_id, text, None, fix)
+        elif stall is not None and stall.limit_s is not None and stall.seconds >= stall.limit_s / 2:
+            text = f"{stall.text}; restarted at {lasting(stall.limit_s)}"
+            yield Trouble(Severity.NOTE, "replica_stalled", row.replica_id, text)
+        if row.phase is not Phase.READY or is_unreachable(row, snapshot, now):
+            continue
+        for shard in row.shards:
+            report = report_of(snapshot, shard)
+            if report is not None and report.probe_error is not None:
+                said = shorten(report.probe_error, PROBE_TOLD_MOST, placeholder="…")
+                text = f"up, and does not answer its probe on {shard.node_id}: {said}"
+                yield Trouble(Severity.TROUBLE, "probe_failing", row.replica_id, text)
 
 
 def _fault_of(report: DeviceReport | None, *, missing: bool) -> str:

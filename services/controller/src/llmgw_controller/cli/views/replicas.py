@@ -70,8 +70,8 @@ def _notes(page: Page, r: pb.ReplicaRow, now: float) -> None:
     if r.HasField("reason"):
         until = r.HasField("until_unix_s") and r.phase == pb.REPLICA_PHASE_BACKOFF
         told.append(r.reason + (f", again in {duration(r.until_unix_s - now)}" if until else ""))
-    if r.HasField("probe_error") and not _up(r):
-        told.append(f"its last probe: {r.probe_error}")
+    if r.HasField("probe_error"):
+        told.append(f"{'up, but its probe fails' if _up(r) else 'probing'}: {r.probe_error}")
     if r.HasField("stalled_s"):
         told.append(f"no token for {duration(r.stalled_s)} while requests run")
     for text in told:
