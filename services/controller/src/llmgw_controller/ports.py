@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Literal, Protocol
 
 from llmgw_controller.core.activity import Activity
+from llmgw_controller.core.benchmarks import BenchmarkRun
 from llmgw_controller.core.catalog import Model
 from llmgw_controller.core.plan import Change, Severity
 from llmgw_controller.core.state import ControllerSeen, EvictionRow, Stored
@@ -89,8 +90,45 @@ class EventRow:
     severity: Severity
 
 
+#: Of each model, profile and GPU class; older runs are forgotten as new ones come.
+BENCHMARKS_KEPT = 20
+
+
+@dataclass(frozen=True)
+class StatusRecord:
+    """A status as it was: a serialised GetStatusResponse."""
+
+    at: float
+    term: LeaseTerm
+    status: bytes
+
+
+class History(Protocol):
+    """Recorded statuses, for looking back. Bounded in bytes: the oldest give way."""
+
+    async def record(self, term: LeaseTerm, at: float, status: bytes) -> None:
+        """Add the newest one. Raises Fenced and Unavailable."""
+        ...
+
+    async def newest(self, at: float) -> StatusRecord | None:
+        """The newest that is not younger than `at`; None: none is so old. Raises Unavailable."""
+        ...
+
+    async def span(self) -> tuple[float, float] | None:
+        """Times of the oldest and the newest; None: there is none. Raises Unavailable."""
+        ...
+
+    async def thin(self, term: LeaseTerm, *, before: float, minutes_before: float) -> int:
+        """Forget those from before `before`, and of those from before `minutes_before` all but the last of
+        each minute; how many. Raises Fenced and Unavailable."""
+        ...
+
+
 class Store(Protocol):
     """The truth. Every write carries the term and fails as a whole."""
+
+    @property
+    def history(self) -> History: ...
 
     @property
     def kind(self) -> Literal["postgres", "memory"]: ...
@@ -112,8 +150,21 @@ class Store(Protocol):
         """Receipts, newest first; `model`: of the one that left or the one that needed the room."""
         ...
 
+    async def events_after(self, event_id: int, *, subject: str | None, limit: int) -> list[EventRow]:
+        """Those that came after it, oldest first. Raises Unavailable."""
+        ...
+
     async def prune_events(self, term: LeaseTerm, *, before: float) -> int:
         """Forget older events; how many. Raises Fenced and Unavailable."""
+        ...
+
+    async def put_benchmark(self, term: LeaseTerm, run: BenchmarkRun) -> int:
+        """Keep a run, and forget the oldest of its kind beyond BENCHMARKS_KEPT; its number. Raises Fenced and
+        Unavailable."""
+        ...
+
+    async def benchmarks(self, model: str | None) -> list[BenchmarkRun]:
+        """Newest first; of one model or of all. Raises Unavailable."""
         ...
 
 

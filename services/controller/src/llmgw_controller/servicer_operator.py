@@ -2,18 +2,31 @@
 
 from llmgw.v1 import operator_pb2 as pb
 from llmgw.v1 import operator_pb2_grpc
+from llmgw_controller.operator.benchmarks import Benchmarks
 from llmgw_controller.operator.desk import Context
 from llmgw_controller.operator.events import Events
+from llmgw_controller.operator.logs import Logs
 from llmgw_controller.operator.models import Models
 from llmgw_controller.operator.nodes import Nodes
 from llmgw_controller.operator.replicas import Replicas
 from llmgw_controller.operator.room import Room
 from llmgw_controller.operator.routers import Routers
 from llmgw_controller.operator.views import Views
+from llmgw_controller.operator.weights import WeightsCalls
 
 
 class OperatorServicer(
-    Views, Events, Models, Replicas, Nodes, Routers, Room, operator_pb2_grpc.OperatorServiceServicer
+    Views,
+    Events,
+    Models,
+    Replicas,
+    Nodes,
+    Routers,
+    Room,
+    WeightsCalls,
+    Logs,
+    Benchmarks,
+    operator_pb2_grpc.OperatorServiceServicer,
 ):
     """Leader-only, but for GetLeader."""
 

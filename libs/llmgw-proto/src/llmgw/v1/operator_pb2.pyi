@@ -3547,6 +3547,7 @@ class BenchmarkRun(_message.Message):
     spec_hash: _builtins.str
     engine: _builtins.str
     engine_version: _builtins.str
+    """Empty: the engine did not tell."""
     weights_version: _builtins.str
     prompt_tokens: _builtins.int
     output_tokens: _builtins.int

@@ -106,6 +106,8 @@ class Commands:
         async def say(chunk: Chunk) -> None:
             await self._say(LogPiece(word.command_id, chunk.data, chunk.gap))
 
+        # At once, so that whoever asked knows that this agent reads: the log may be silent for hours.
+        await self._say(LogPiece(word.command_id, b""))
         await read_log(
             node.world.log_file(path), say, lines=word.tail_lines, follow=word.follow, alive=alive,
             clock=self._clock,

@@ -3,13 +3,16 @@
 import asyncio
 from collections import deque
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Literal
 
+from llmgw_controller.adapters.history_memory import MemoryHistory
 from llmgw_controller.adapters.lease_memory import MemoryLease
 from llmgw_controller.core.apply import Claimed, apply
+from llmgw_controller.core.benchmarks import BenchmarkRun
 from llmgw_controller.core.plan import Change, PutEvent
 from llmgw_controller.core.state import EvictionRow, Stored
-from llmgw_controller.ports import ClaimTaken, EventRow, Fenced
+from llmgw_controller.ports import BENCHMARKS_KEPT, ClaimTaken, EventRow, Fenced
 from llmgw_kit.ids import LeaseTerm, ModelId
 
 #: Memory is not a log: the newest events, and no more.
@@ -24,6 +27,15 @@ class MemoryStore:
         self._stored = Stored()
         self._events: deque[EventRow] = deque(maxlen=EVENTS_KEPT)
         self._next_event = 1
+        self._history = MemoryHistory(lease)
+        #: Oldest first.
+        self._benchmarks: list[BenchmarkRun] = []
+        self._next_run = 1
+
+    @property
+    def history(self) -> MemoryHistory:
+        """As in the port."""
+        return self._history
 
     @property
     def kind(self) -> Literal["postgres", "memory"]:
@@ -70,6 +82,15 @@ class MemoryStore:
         ]
         return sorted(found, key=lambda one: -one.decided_at)[:limit]
 
+    async def events_after(self, event_id: int, *, subject: str | None, limit: int) -> list[EventRow]:
+        """As in the port."""
+        found = (
+            event
+            for event in self._events
+            if event.event_id > event_id and (subject is None or event.subject == subject)
+        )
+        return [event for event, _ in zip(found, range(limit), strict=False)]
+
     async def prune_events(self, term: LeaseTerm, *, before: float) -> int:
         """As in the port."""
         if not self._lease.is_held(term):
@@ -79,5 +100,27 @@ class MemoryStore:
         self._events = deque(kept, maxlen=EVENTS_KEPT)
         return gone
 
+    async def put_benchmark(self, term: LeaseTerm, run: BenchmarkRun) -> int:
+        """As in the port."""
+        await asyncio.sleep(0)
+        if not self._lease.is_held(term):
+            raise Fenced(f"term {term} holds the lease no longer; the run is not stored")
+        run_id, self._next_run = self._next_run, self._next_run + 1
+        self._benchmarks.append(replace(run, run_id=run_id))
+        alike = [one for one in self._benchmarks if _kind(one) == _kind(run)]
+        alike.sort(key=lambda one: (one.at, one.run_id), reverse=True)
+        for old in alike[BENCHMARKS_KEPT:]:
+            self._benchmarks.remove(old)
+        return run_id
+
+    async def benchmarks(self, model: str | None) -> list[BenchmarkRun]:
+        """As in the port."""
+        found = [run for run in self._benchmarks if model is None or run.model == model]
+        return sorted(found, key=lambda run: (run.at, run.run_id), reverse=True)
+
     async def close(self) -> None:
         """Nothing to close."""
+
+
+def _kind(run: BenchmarkRun) -> tuple[str, str, str]:
+    return run.model, run.profile, run.gpu_class

@@ -10,9 +10,11 @@ from typing import Literal
 
 import asyncpg
 
-from llmgw_controller.adapters import changes_postgres, rows_postgres
+from llmgw_controller.adapters import benchmarks_postgres, changes_postgres, rows_postgres
+from llmgw_controller.adapters.history_postgres import PostgresHistory
 from llmgw_controller.adapters.lease_postgres import LEASE_NAME
 from llmgw_controller.adapters.postgres_errors import told
+from llmgw_controller.core.benchmarks import BenchmarkRun
 from llmgw_controller.core.plan import Change, Severity
 from llmgw_controller.core.state import EvictionRow, Stored
 from llmgw_controller.ports import ClaimTaken, EventRow, Fenced
@@ -35,6 +37,12 @@ SELECT event_id, extract(epoch FROM at)::float8 AS at, term, kind, subject, text
  ORDER BY event_id DESC LIMIT $3
 """
 
+_EVENTS_AFTER = """
+SELECT event_id, extract(epoch FROM at)::float8 AS at, term, kind, subject, text, severity FROM events
+ WHERE event_id > $1 AND ($2::text IS NULL OR subject = $2)
+ ORDER BY event_id LIMIT $3
+"""
+
 #: Old events forgotten by one call.
 PRUNED_AT_ONCE = 10_000
 
@@ -51,6 +59,12 @@ class PostgresStore:
     def __init__(self, postgres: Postgres, *, lease_name: str = LEASE_NAME) -> None:
         self._postgres = postgres
         self._lease_name = lease_name
+        self._history = PostgresHistory(postgres, self._writing)
+
+    @property
+    def history(self) -> PostgresHistory:
+        """As in the port."""
+        return self._history
 
     @property
     def kind(self) -> Literal["postgres", "memory"]:
@@ -91,18 +105,14 @@ class PostgresStore:
         with told("answer"):
             async with self._postgres.connection() as connection:
                 rows = await connection.fetch(_EVENTS, since, subject, limit)
-        return [
-            EventRow(
-                event_id=row["event_id"],
-                at=row["at"],
-                term=LeaseTerm(row["term"]),
-                kind=row["kind"],
-                subject=row["subject"],
-                text=row["text"],
-                severity=Severity(row["severity"]),
-            )
-            for row in rows
-        ]
+        return [_event(row) for row in rows]
+
+    async def events_after(self, event_id: int, *, subject: str | None, limit: int) -> list[EventRow]:
+        """As in the port."""
+        with told("answer"):
+            async with self._postgres.connection() as connection:
+                rows = await connection.fetch(_EVENTS_AFTER, event_id, subject, limit)
+        return [_event(row) for row in rows]
 
     async def prune_events(self, term: LeaseTerm, *, before: float) -> int:
         """As in the port. A slice at a time, so that no statement takes long; the next call takes the
@@ -111,6 +121,18 @@ class PostgresStore:
             async with self._writing(term, "no event forgotten") as connection:
                 gone = await connection.fetch(_PRUNE, before, PRUNED_AT_ONCE)
         return len(gone)
+
+    async def put_benchmark(self, term: LeaseTerm, run: BenchmarkRun) -> int:
+        """As in the port."""
+        with told("store a benchmark"):
+            async with self._writing(term, "the run is not stored") as connection:
+                return await benchmarks_postgres.put(connection, run)
+
+    async def benchmarks(self, model: str | None) -> list[BenchmarkRun]:
+        """As in the port."""
+        with told("answer"):
+            async with self._postgres.connection() as connection:
+                return await benchmarks_postgres.load(connection, model)
 
     @asynccontextmanager
     async def _writing(self, term: LeaseTerm, not_done: str) -> "AsyncIterator[changes_postgres.Connection]":
@@ -123,3 +145,15 @@ class PostgresStore:
     async def close(self) -> None:
         """Close the pool."""
         await self._postgres.close()
+
+
+def _event(row: asyncpg.Record) -> EventRow:
+    return EventRow(
+        event_id=row["event_id"],
+        at=row["at"],
+        term=LeaseTerm(row["term"]),
+        kind=row["kind"],
+        subject=row["subject"],
+        text=row["text"],
+        severity=Severity(row["severity"]),
+    )
