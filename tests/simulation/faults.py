@@ -110,8 +110,8 @@ class Faults:
         self._land("late messages", lambda: self._pick(self.sim.agents).hold(way, seconds))
 
     def _node_dies(self) -> None:
-        # Not one of the fabric: with two of three left, small replicas may lie where the gang no longer fits,
-        # and nobody is evicted for it.
+        # Not one of the larger fabric: with two of three left, small replicas may lie where the gang no
+        # longer fits, and nobody is evicted for it.
         if not any(one.dead for one in self.sim.agents):
             self._land("node gone for good", self._pick(self.sim.agents[3:]).die)
 

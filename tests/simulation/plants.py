@@ -11,23 +11,34 @@ from unittest.mock import patch
 
 from llmgw_controller.core import (
     apply,
+    capacity,
     exits,
     groups,
     idleness,
     nodes,
     placement,
+    placing,
     reconcile,
     replica,
     routes,
+    view,
 )
+from llmgw_controller.core.activity import Busy, Idle
+from llmgw_controller.core.capacity import Part
 from llmgw_controller.core.claims import Use
 from llmgw_controller.core.drains import DrainEnd
 from llmgw_controller.core.explain import Spot
 from llmgw_controller.core.hearing import Brake
-from llmgw_controller.core.state import Exit, Phase, ReplicaRow, Stored
+from llmgw_controller.core.plan import PutLoad
+from llmgw_controller.core.state import Cause, Exit, LoadRecord, Phase, ReplicaRow, Stored
+from llmgw_kit.ids import ModelId
 from tests.simulation import controller as simulated
 
 _EXIT_OF = exits.exit_of
+_RESERVE = placing._reserve
+_VERDICT = idleness.verdict
+_PARTS = capacity.parts
+_DEVICE_LINE = capacity.device_line
 
 
 def _silence_is_exit(snapshot: Any, row: Any, shard: Any) -> Exit | None:
@@ -59,18 +70,46 @@ def planted(name: str) -> Iterator[None]:
         yield
 
 
-def _spot_ignoring_claims(room: Any, profile: Any) -> Any:
+def _spot_ignoring_claims(room: Any, ask: Any) -> Any:
     some = [device for device in room.devices if device.use is not Use.UNHEALTHY]
-    return Spot(room.node.node_id, tuple(device.device_id for device in some[: profile.gpus_per_node]))
+    return Spot(room.node.node_id, tuple(device.device_id for device in some[: ask.gpus_on(room)]))
+
+
+def _lowest_ports(room: Any, ask: Any) -> tuple[tuple[str, int], ...]:
+    return tuple((f"p{number}", 20000 + number) for number in range(3))
 
 
 def _reserve_unchecked(stored: Stored, row: ReplicaRow) -> Stored:
     return replace(stored, replicas={**stored.replicas, row.replica_id: row})
 
 
+def _reserve_configured(draft: Any, row: ReplicaRow, *rest: Any) -> None:
+    if row.cause is Cause.CONFIGURATION:
+        _RESERVE(draft, row, *rest)
+
+
+def _idle_though_busy(snapshot: Any, row: Any, now: float) -> Any:
+    found = _VERDICT(snapshot, row, now)
+    return Idle(1000.0, never_asked=False) if isinstance(found, Busy) else found
+
+
+def _without_the_unhealthy(lines: Any) -> Any:
+    return _PARTS([line for line in lines if line.part is not Part.UNHEALTHY])
+
+
+def _claimed_is_free(*given: Any) -> Any:
+    line = _DEVICE_LINE(*given)
+    return replace(line, part=Part.FREE) if line.part is Part.STARTING else line
+
+
+def _load_each_pass(draft: Any) -> None:
+    draft.change(PutLoad(LoadRecord(ModelId("kept"), "p", "L4", 1.0, draft.now)))
+
+
 #: Name -> what is replaced in the core while it is planted.
 PLANTS: dict[str, list[tuple[Any, str, Any]]] = {
     "unknown is idle": [(idleness, "_watch_broken", _only_flushes_count)],
+    "busy is idle": [(idleness, "verdict", _idle_though_busy)],
     "silence is exit": [(groups, "exit_of", _silence_is_exit), (exits, "exit_of", _silence_is_exit)],
     "any phase is routed to": [(routes, "is_routable", _any_phase)],
     "no learning window": [(replica, "is_learning", lambda *_: False)],
@@ -79,6 +118,15 @@ PLANTS: dict[str, list[tuple[Any, str, Any]]] = {
         (placement, "_spot", _spot_ignoring_claims),
         (apply, "_reserve", _reserve_unchecked),
     ],
+    "ports are not looked at": [
+        (placement, "_ports", _lowest_ports),
+        (apply, "_reserve", _reserve_unchecked),
+    ],
+    "fabrics are not looked at": [(placement, "_groups", lambda _, __, nodes: [list(nodes)])],
+    "who asks is not placed": [(placing, "_reserve", _reserve_configured)],
+    "unhealthy devices are in no part": [(capacity, "parts", _without_the_unhealthy)],
+    "what starts holds nothing": [(view, "device_line", _claimed_is_free)],
+    "a pass never rests": [(reconcile, "repeat", _load_each_pass)],
     "lost commands stay lost": [
         (simulated.Controller, "_send_desired", lambda _: None),
         (reconcile, "repeat", lambda _: None),

@@ -54,6 +54,7 @@ class Router:
         """What it is told comes late; it serves by what it knows."""
         self.sim.world.note(self.name, f"hears nothing for {seconds:.0f} s")
         self.deaf_until = self.sim.world.now + seconds
+        self.sim.checks.deaf_until[self.name] = self.deaf_until
 
     def crash(self) -> None:
         if not self.running:

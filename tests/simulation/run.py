@@ -1,34 +1,57 @@
-"""Run seeds by hand: `python -m tests.simulation.run --seed 41 --hours 1`, or `--seeds 1000` from there on.
+"""Run seeds by hand: `python -m tests.simulation.run --seed 41`, or `--seeds 2000` from there on.
 
-Prints each seed's trace, and on a violation its text, the last events, and what to type to see it again.
+Prints a line a seed, on a violation its text, the last events and what to type to see it again; at the end
+what was simulated and which faults landed. Ends with 1 when a seed was violated.
 """
 
 import argparse
 import sys
 import time
+from collections import Counter
 
 from tests.simulation.checks import Violation
 from tests.simulation.sim import simulate
+
+#: Seeds between two lines of progress when only those are printed.
+PROGRESS = 25
 
 
 def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seed", type=int, default=0, help="the first, or the only one")
     parser.add_argument("--seeds", type=int, default=1, help="how many, counting up")
-    parser.add_argument("--hours", type=float, default=1 / 3, help="simulated, before the faults end")
+    parser.add_argument("--hours", type=float, default=1.0, help="simulated, before the faults end")
+    parser.add_argument("--quiet", action="store_true", help="progress instead of a line a seed")
     given = parser.parse_args(arguments)
-    broken = 0
-    for seed in range(given.seed, given.seed + given.seeds):
-        started = time.monotonic()
+    began = time.monotonic()
+    faults: Counter[str] = Counter()
+    counts: Counter[str] = Counter()
+    hours, broken = 0.0, []
+    for number, seed in enumerate(range(given.seed, given.seed + given.seeds), 1):
         try:
             sim = simulate(seed, minutes=given.hours * 60)
         except Violation as found:
-            broken += 1
+            broken.append(seed)
             print(f"seed {seed}: {found}", flush=True)
             continue
-        counts = ", ".join(f"{count} {what}" for what, count in sorted(sim.checks.counts.items()))
-        took_s = time.monotonic() - started
-        print(f"seed {seed}: well, trace {sim.world.trace}, {took_s:.1f} s, {counts}", flush=True)
+        faults.update(sim.faults_landed)
+        counts.update(sim.checks.counts)
+        hours += sim.world.now / 3600
+        if not given.quiet:
+            told = ", ".join(f"{count} {what}" for what, count in sorted(sim.checks.counts.items()))
+            print(f"seed {seed}: well, trace {sim.world.trace}, {told}", flush=True)
+        elif number % PROGRESS == 0:
+            took_s = time.monotonic() - began
+            print(f"{number} of {given.seeds} seeds, {hours:.0f} simulated hours, {took_s:.0f} s", flush=True)
+    print(f"\n{given.seeds - len(broken)} of {given.seeds} seeds well, {hours:.0f} simulated hours")
+    if broken:
+        print("violated: " + ", ".join(f"make sim SEED={seed}" for seed in broken))
+    print("faults that landed")
+    for kind, count in sorted(faults.items()):
+        print(f"  {count:>8}  {kind}")
+    print("what was looked at")
+    for what, count in sorted(counts.items()):
+        print(f"  {count:>8}  {what}")
     return 1 if broken else 0
 
 

@@ -44,7 +44,8 @@ class Sim:
         self.faults_landed: Counter[str] = Counter()
         self.checks = Checks(self.world, idle_after_s=IDLE_AFTER_S, drain_timeout_s=DRAIN_TIMEOUT_S)
         self.agents = [
-            Agent(self, node_row(f"n{number}", 3, ("ib",) if number <= 3 else ())) for number in range(1, 6)
+            Agent(self, node_row(f"n{number}", 3, ("ib-1" if number <= 3 else "ib-2",)))
+            for number in range(1, 6)
         ]
         self.rows = RowChecks(self.checks, {one.row.node_id: one.row.fabrics for one in self.agents})
         self.store = Store(self.world, self.checks, self.rows, fence=self.fence)

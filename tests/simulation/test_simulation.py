@@ -41,13 +41,20 @@ def test_short_a_fence_that_is_off_is_caught():
 
 #: What each bug is caught by; any of several where it shows in more than one way.
 CAUGHT_BY = {
-    "unknown is idle": "evicted as idle, used",
-    "silence is exit": "which was not lost",
+    "unknown is idle": "not heard for|evicted as idle, used",
+    "busy is idle": "evicted as idle, used|evicted, in use",
+    "silence is exit": "which was not lost|freed while it lives",
     "any phase is routed to": "never served",
     "no learning window": "withdrawn though it serves",
     "drains are not waited for": "requests running",
-    "claims are not looked at": "share a device",
-    "lost commands stay lost": "desired not reached|engines nobody knows",
+    "claims are not looked at": "claimed by|share a device",
+    "ports are not looked at": "claimed by",
+    "fabrics are not looked at": "share no fabric",
+    "who asks is not placed": "waits for .* although it fits",
+    "unhealthy devices are in no part": "parts Parts",
+    "what starts holds nothing": "told to be free",
+    "a pass never rests": "a second pass still changes|no rest",
+    "lost commands stay lost": "desired not reached|engines nobody knows|although it fits",
     "nobody is ever lost": "desired not reached|ready are",
 }
 #: More of the fault that makes the bug matter, where it is rare.
