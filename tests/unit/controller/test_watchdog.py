@@ -1,4 +1,4 @@
-"""The watchdog (case 31): a group that has requests and no token is restarted, and nothing missing is judged."""
+"""The watchdog (case 31): a group with requests and no token is restarted; nothing missing is judged."""
 
 from dataclasses import replace
 

@@ -232,6 +232,7 @@ def device(row: pb.DeviceRow, *, now: float) -> Json:
             {"pid": one.pid, "name": one.name, "user": one.user, "memory_bytes": _opt(one, "memory_bytes")}
             for one in d.foreign
         ],
+        "notes": list(d.notes),
     } | (_idleness(row.idleness, now=now) if row.HasField("idleness") else {})
 
 
