@@ -51,6 +51,7 @@ class ControllerMetrics:
             term=leader.term if leader is not None else None,
             store_silent_s=office.leadership.store_silent_s(),
             agents=reign.fleet.connected if reign is not None else None,
+            asks=reign.fleet.asks.open if reign is not None else None,
             routers=len(reign.board.watching) if reign is not None else None,
             view=view,
         )
@@ -67,6 +68,7 @@ class _Seen:
         term: int | None,
         store_silent_s: float | None,
         agents: int | None,
+        asks: int | None,
         routers: int | None,
         view: FleetView | None,
     ) -> None:
@@ -76,6 +78,7 @@ class _Seen:
                 "Since the store of the lease last answered", store_silent_s,
             ),
             "llmgw_controller_agents_connected": ("Open agent sessions", agents),
+            "llmgw_controller_node_asks": ("Logs read and benchmarks run on nodes for operators", asks),
             "llmgw_controller_routers_watching": ("Routers with an open route stream", routers),
         }  # fmt: skip
         self._view = view

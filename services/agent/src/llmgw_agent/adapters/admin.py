@@ -39,6 +39,9 @@ class AgentMetrics(Collector):
             yield GaugeMetricFamily(
                 "llmgw_agent_term", "Lease term of that controller.", value=view.session.term
             )
+        yield GaugeMetricFamily(
+            "llmgw_agent_commands", "Logs read, benchmarks and removals under way.", value=view.commands
+        )
         weights = sum(held.bytes for held in view.weights)
         yield GaugeMetricFamily("llmgw_agent_weights_bytes", "Bytes of weights on disk.", value=weights)
         if view.inventory.disk_free_bytes is not None:

@@ -53,7 +53,12 @@ class Commands:
             return
         task = asyncio.create_task(self._run(word), name=f"command {word.command_id}")
         self._tasks[word.command_id] = task
-        task.add_done_callback(lambda _: self._tasks.pop(word.command_id, None))
+        self._view.commands = len(self._tasks)
+        task.add_done_callback(lambda _: self._ended(word.command_id))
+
+    def _ended(self, command_id: str) -> None:
+        del self._tasks[command_id]
+        self._view.commands = len(self._tasks)
 
     def cancel(self, word: CancelWord) -> None:
         """Nobody listens any more. One that is over or unknown needs nothing."""

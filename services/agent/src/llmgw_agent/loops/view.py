@@ -40,6 +40,8 @@ class View:
         self.inventory = inventory
         self.weights: tuple[Held, ...] = ()
         self.session: SessionInfo | None = None
+        #: Long commands of the session under way: logs that are read, benchmarks, removals.
+        self.commands = 0
         self._devices, self._weights, self._clock, self._disk = devices, weights, clock, disk
         self._unheard_since = clock.monotonic_s()
 
