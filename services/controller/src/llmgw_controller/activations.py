@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from llmgw_controller.core.plan import PutActivation
 from llmgw_controller.core.state import ActivationRow
@@ -13,6 +13,10 @@ from llmgw_kit.ids import ModelId, RouterId
 
 #: A row is asked anew so often while somebody waits: well below the time after which it counts as abandoned.
 ASK_EVERY_S = 8.0
+
+#: An operator's activation stays open so long unless it is ready before: nobody repeats it. Fetching a large
+#: model and loading it takes less.
+OPERATOR_KEEPS_S = 3600.0
 
 
 @dataclass(eq=False)
@@ -44,8 +48,9 @@ class Activations:
         finally:
             self._waiting.remove(waiting)
 
-    async def ask(self, models: frozenset[ModelId]) -> None:
-        """Open, or note a newer ask for each. Raises Fenced and Unavailable."""
+    async def ask(self, models: frozenset[ModelId], *, keep_s: float | None = None) -> None:
+        """Open, or note a newer ask for each; with `keep_s` it stays open so long although nobody asks
+        again. Raises Fenced and Unavailable."""
         if not models:
             return
         async with self._ledger.writing() as stored:
@@ -53,8 +58,12 @@ class Activations:
             rows = (
                 stored.activations.get(model) or ActivationRow(model, now, now) for model in sorted(models)
             )
+            kept = None if keep_s is None else now + keep_s
             await self._ledger.commit(
-                [PutActivation(ActivationRow(row.model, row.opened_at, now)) for row in rows]
+                [
+                    PutActivation(replace(row, asked_at=now, kept_until=_later(row.kept_until, kept)))
+                    for row in rows
+                ]
             )
 
     def due(self) -> frozenset[ModelId]:
@@ -87,3 +96,8 @@ class Activations:
     def next_pass(self) -> asyncio.Event:
         """Set at the end of the next pass. Take it before looking, so that no pass falls between."""
         return self._passed
+
+
+def _later(one: float | None, other: float | None) -> float | None:
+    known = [moment for moment in (one, other) if moment is not None]
+    return max(known, default=None)

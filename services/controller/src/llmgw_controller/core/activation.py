@@ -10,10 +10,10 @@ from llmgw_controller.core.catalog import Model
 from llmgw_controller.core.deployments import STOPPED, is_stopped
 from llmgw_controller.core.draft import Draft
 from llmgw_controller.core.hearing import is_learning, report_of
-from llmgw_controller.core.loads import eta
+from llmgw_controller.core.loads import eta_of, held_somewhere
 from llmgw_controller.core.plan import CloseActivation, Severity
 from llmgw_controller.core.replica import is_routable
-from llmgw_controller.core.state import Cause, Phase, ReplicaRow, ShardState, Snapshot, Wish
+from llmgw_controller.core.state import ActivationRow, Cause, Phase, ReplicaRow, ShardState, Snapshot, Wish
 from llmgw_kit.ids import ModelId
 
 #: Capacity is not announced ahead: a client that is told "no room" may as well ask again so much later.
@@ -65,7 +65,8 @@ def decide(snapshot: Snapshot, name: ModelId, now: float) -> Decision:
 
 
 def close_decided(draft: Draft) -> None:
-    """Close what is ready or refused, and what nobody asks for any more."""
+    """Close what is ready or refused, and what nobody asks for any more. An operator's waits for room too:
+    nobody would ask again."""
     for name in sorted(draft.stored.activations):
         activation = draft.stored.activations[name]
         decision = decide(draft.snapshot, name, draft.now)
@@ -75,14 +76,22 @@ def close_decided(draft: Draft) -> None:
                 draft.event(
                     "activated", name, f"{draft.now - activation.opened_at:.0f} s after the first ask"
                 )
+            case Refused("no_capacity", text, _) if _is_kept(activation, draft.now):
+                if _news(draft, name):
+                    draft.event("activation_waits", name, text, Severity.NOTE)
             case Refused(code, text, _):
                 draft.change(CloseActivation(name, "refused"))
                 if _news(draft, name):
                     draft.event("activation_refused", name, f"{code}: {text}", Severity.TROUBLE)
             case Pending():
-                if draft.now - activation.asked_at > draft.snapshot.intervals.activation_stale_s:
+                stale = draft.now - activation.asked_at > draft.snapshot.intervals.activation_stale_s
+                if stale and not _is_kept(activation, draft.now):
                     draft.change(CloseActivation(name, "abandoned"))
                     draft.event("activation_abandoned", name, "nobody waits for it any more")
+
+
+def _is_kept(activation: ActivationRow, now: float) -> bool:
+    return activation.kept_until is not None and now < activation.kept_until
 
 
 def _news(draft: Draft, name: ModelId) -> bool:
@@ -92,9 +101,12 @@ def _news(draft: Draft, name: ModelId) -> bool:
 
 
 def cold_eta_s(snapshot: Snapshot, model: Model) -> float | None:
-    """Of a start that has not begun: the preferred measured profile's median."""
+    """Of a start that has not begun: the preferred measured profile's median, of starts whose weights were
+    where they are now."""
+    if model.name not in snapshot.stored.loads_of:
+        return None
     for profile in model.profiles:
-        found = eta(snapshot.stored.loads, model.name, profile)
+        found = eta_of(snapshot.stored, model, profile, here=held_somewhere(snapshot, model, profile))
         if found is not None:
             return found.p50_s
     return None
@@ -114,7 +126,12 @@ def starting_eta_s(snapshot: Snapshot, row: ReplicaRow, now: float) -> float | N
     """What is left of a start under way: to the median, past it to the p90, past that unknown."""
     model = snapshot.catalog.models.get(row.model)
     profile = model.profile(row.profile) if model else None
-    found = eta(snapshot.stored.loads, row.model, profile) if profile else None
+    if model is None or profile is None:
+        return None
+    here = snapshot.watched.held_before.get(row.endpoint_id)
+    if row.phase is Phase.BACKOFF or here is None:
+        here = held_somewhere(snapshot, model, profile)
+    found = eta_of(snapshot.stored, model, profile, here=here)
     if found is None:
         return None
     elapsed = now - row.since

@@ -346,6 +346,14 @@ class Stored:
         return {model: tuple(attempts) for model, attempts in found.items()}
 
     @cached_property
+    def loads_of(self) -> dict[ModelId, tuple[LoadRecord, ...]]:
+        """The measured starts of each model that has any, oldest first."""
+        found: dict[ModelId, list[LoadRecord]] = {}
+        for load in self.loads:
+            found.setdefault(load.model, []).append(load)
+        return {model: tuple(loads) for model, loads in found.items()}
+
+    @cached_property
     def stones(self) -> Counter[NodeId]:
         """Tombstones of each node."""
         return Counter(stone.node_id for stone in self.tombstones)
@@ -559,6 +567,8 @@ class Watched:
     pressed_since: dict[ModelId, float] = field(default_factory=dict)
     #: Model that may grow -> replicas it had before the rollout under way.
     standing: dict[ModelId, int] = field(default_factory=dict)
+    #: Endpoint id on its way up -> whether its nodes held the weights when it was first seen.
+    held_before: dict[str, bool] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -583,3 +593,13 @@ class Snapshot:
     #: counted from before that. None: not in this term.
     awake_since: float | None = None
     watched: Watched = Watched()
+
+    @cached_property
+    def holders(self) -> dict[tuple[str, str], frozenset[NodeId]]:
+        """(model, version) -> the nodes that hold all of it, as last heard."""
+        found: dict[tuple[str, str], set[NodeId]] = {}
+        for node_id, heard in self.heard.items():
+            for held in heard.weights:
+                if held.complete:
+                    found.setdefault((held.model, held.version), set()).add(node_id)
+        return {weights: frozenset(nodes) for weights, nodes in found.items()}

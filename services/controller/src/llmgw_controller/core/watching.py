@@ -7,9 +7,10 @@ memory and hands it back with the next snapshot; a new leader begins with nothin
 from llmgw_controller.core.catalog import Model
 from llmgw_controller.core.hearing import report_of
 from llmgw_controller.core.idleness import JUDGED, fresh_routers
+from llmgw_controller.core.loads import held_where_placed
 from llmgw_controller.core.replica import is_routable
 from llmgw_controller.core.rollout import is_current
-from llmgw_controller.core.state import ReplicaRow, Schedulability, Snapshot, Watched, Wish
+from llmgw_controller.core.state import Phase, ReplicaRow, Schedulability, Snapshot, Watched, Wish
 
 
 def watch(before: Watched, snapshot: Snapshot, now: float) -> Watched:
@@ -26,6 +27,7 @@ def watch(before: Watched, snapshot: Snapshot, now: float) -> Watched:
             for model in snapshot.catalog.sorted_models()
             if model.max_replicas is not None and (standing := _standing(before, snapshot, model)) is not None
         },
+        held_before=_held_before(before, snapshot),
     )
 
 
@@ -54,13 +56,28 @@ def _running(snapshot: Snapshot, row: ReplicaRow) -> int:
 
 def _ran_at(before: Watched, snapshot: Snapshot, now: float) -> dict[str, float]:
     found = {}
-    for _, row in sorted(snapshot.stored.replicas.items()):
+    for row in snapshot.stored.sorted_replicas:
         if row.phase not in JUDGED:
             continue
         if _running(snapshot, row):
             found[row.endpoint_id] = now
         elif row.endpoint_id in before.ran_at:
             found[row.endpoint_id] = before.ran_at[row.endpoint_id]
+    return found
+
+
+def _held_before(before: Watched, snapshot: Snapshot) -> dict[str, bool]:
+    """Asked when a start is first seen: a moment later its nodes may hold what they have just fetched."""
+    found = {}
+    for row in snapshot.stored.sorted_replicas:
+        if row.phase not in (Phase.RESERVED, Phase.STARTING):
+            continue
+        held = before.held_before.get(row.endpoint_id)
+        model = snapshot.catalog.models.get(row.model)
+        if held is None and model is not None:
+            held = held_where_placed(snapshot, row, model)
+        if held is not None:
+            found[row.endpoint_id] = held
     return found
 
 

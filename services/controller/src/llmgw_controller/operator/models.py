@@ -3,6 +3,7 @@
 import logging
 
 from llmgw.v1 import operator_pb2 as pb
+from llmgw_controller.activations import OPERATOR_KEEPS_S
 from llmgw_controller.core.activation import Pending, Ready, Refused, decide
 from llmgw_controller.deployment_changes import pin_model, start_model, stop_model
 from llmgw_controller.model_changes import MEMORY_WARNING, apply_model, remove_model
@@ -50,7 +51,7 @@ class Models(Desk):
     async def ActivateModel(
         self, request: pb.ActivateModelRequest, context: Context
     ) -> pb.ActivateModelResponse:
-        """Start a cold model, as a request for it would."""
+        """Start a cold model, as a request would, and keep asking until it is ready, or for an hour."""
         reign = await self._reign()
         model = self._model(reign, request.model)
         match decide(reign.snapshot(reign.ledger.stored), model.name, reign.tenure.now()):
@@ -60,12 +61,16 @@ class Models(Desk):
                 raise Conflict(text, code=code, next_steps=["set activate_on_demand or replicas in its spec"])
             case Refused("stopped" as code, text, _):
                 raise Conflict(text, code=code, next_steps=[f"llmgwctl model start {model.name}"])
+            case Refused("no_capacity"):
+                outcome, eta_s = "waiting", None
             case Refused(code, text, retry_after_s):
                 raise Unavailable(text, code=code, retry_after_s=retry_after_s)
             case Pending(_, _, eta_s):
-                with self._changing():
-                    await reign.activations.ask(frozenset({model.name}))
-                reign.hints()
-                if self._store_kind == "memory":
-                    log.warning("model %s is activated: %s", model.name, MEMORY_WARNING)
-                return pb.ActivateModelResponse(outcome="starting", eta_s=eta_s)
+                outcome = "starting"
+        if not request.dry_run:
+            with self._changing():
+                await reign.activations.ask(frozenset({model.name}), keep_s=OPERATOR_KEEPS_S)
+            reign.hints()
+            if self._store_kind == "memory":
+                log.warning("model %s is activated: %s", model.name, MEMORY_WARNING)
+        return pb.ActivateModelResponse(outcome=outcome, eta_s=eta_s)
