@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 from llmgw_controller.catalog_file import parse_model_json
 from llmgw_controller.core.apply import apply
 from llmgw_controller.core.catalog import Catalog, Model, Source, merged
-from llmgw_controller.core.plan import Change
+from llmgw_controller.core.plan import Change, PutEvent
 from llmgw_controller.core.state import Stored
 from llmgw_controller.leadership import Tenure
 from llmgw_controller.ports import Store
@@ -34,6 +34,7 @@ class Ledger:
         #: Term clock of the newest reading; None before the first.
         self.read_at: float | None = None
         self._first_reading = asyncio.Event()
+        self._told = asyncio.Event()
         self.catalog = merged(self._configured, [])
 
     @property
@@ -73,12 +74,24 @@ class Ledger:
         await self._store.commit(self._tenure.term, changes)
         self._take(apply(self._stored, changes))
         self._doubtful = False
+        if any(isinstance(change, PutEvent) for change in changes):
+            self.wake()
 
     async def _read(self) -> None:
         self._take(await self._store.load())
         self._doubtful = False
         self.read_at = self._tenure.now()
         self._first_reading.set()
+
+    def told(self) -> asyncio.Event:
+        """Set once something more was written to the log of events, or the term has ended. Taken before a
+        look at the log, nothing falls between the look and the wait."""
+        return self._told
+
+    def wake(self) -> None:
+        """Whoever follows the log looks again."""
+        woken, self._told = self._told, asyncio.Event()
+        woken.set()
 
     async def until_known(self, most_s: float) -> None:
         """A view of a new term waits a moment for its rows. Raises Unavailable."""

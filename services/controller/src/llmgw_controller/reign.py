@@ -6,13 +6,17 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from llmgw.v1 import agent_pb2 as pb
+from llmgw.v1.operator_pb2 import GetStatusResponse
+from llmgw_controller import wire_operator
 from llmgw_controller.activations import Activations
 from llmgw_controller.core.catalog import Model
-from llmgw_controller.core.idleness import fresh_routers
+from llmgw_controller.core.idleness import fresh_routers, verdicts
 from llmgw_controller.core.plan import Change, PutEvent, Severity
 from llmgw_controller.core.state import ControllerSeen, Intervals, Snapshot, Stored, Watched
+from llmgw_controller.core.view import fleet_view
 from llmgw_controller.core.watching import watch
 from llmgw_controller.fleet import Fleet
+from llmgw_controller.history import StatusRecorder
 from llmgw_controller.leadership import Tenure
 from llmgw_controller.ledger import Ledger
 from llmgw_controller.loops import ActivityLoop, Fetches, keep_asking
@@ -77,6 +81,9 @@ class Reign:
         self._awake = Wakefulness(world.clock, tenure.now)
         self._watched = Watched()
         self._fetches = Fetches(world.mirror, self.ledger, world.clock)
+        self._recorder = StatusRecorder(
+            world.store.history, self.ledger, tenure, world.clock, self._status, keep_s=rules.events_keep_s
+        )
         self._passes = Passes(
             tenure=tenure,
             ledger=self.ledger,
@@ -143,6 +150,7 @@ class Reign:
                 keep_asking(self.activations, self.world.clock, self.hints), name="activations"
             ),
             asyncio.create_task(self._forget_old_events(), name="old events"),
+            asyncio.create_task(self._recorder.run(), name="status history"),
         ]
         try:
             done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
@@ -184,6 +192,16 @@ class Reign:
             changes.append(PutEvent(now, "model_not_understood", name, text, Severity.TROUBLE))
         return changes
 
+    async def _status(self) -> GetStatusResponse:
+        """The whole view, for the record."""
+        snapshot, now = self.snapshot(self.ledger.stored), self.tenure.now()
+        view = await asyncio.to_thread(lambda: fleet_view(snapshot, verdicts(snapshot, now), now))
+        about = wire_operator.info(
+            view, cluster=self.rules.cluster, leader_name=self.name, store=self.world.store.kind,
+            rows_age_s=max(0.0, now - (self.ledger.read_at or now)),
+        )  # fmt: skip
+        return wire_operator.status(view, about)
+
     async def _forget_old_events(self) -> None:
         while True:
             await self.world.clock.sleep(PRUNE_EVERY_S)
@@ -213,3 +231,4 @@ class Reign:
         self.fleet.end_all(last)
         self.board.end()
         self.activations.passed()
+        self.ledger.wake()

@@ -377,6 +377,7 @@ class GetStatusResponse(_message.Message):
     RISKS_FIELD_NUMBER: _builtins.int
     RISKS_KNOWN_FIELD_NUMBER: _builtins.int
     EVICTION_FIELD_NUMBER: _builtins.int
+    ASKED_UNIX_S_FIELD_NUMBER: _builtins.int
     brake: _builtins.bool
     """LOST is held back because too many nodes are silent together."""
     recorded_unix_s: _builtins.float
@@ -385,6 +386,8 @@ class GetStatusResponse(_message.Message):
     """Looked for; false: not yet since this leader began, so no risk told is no comfort."""
     eviction: _builtins.str
     """"off", "suggest" or "on"."""
+    asked_unix_s: _builtins.float
+    """With `recorded_unix_s`: the time that was asked for."""
     @_builtins.property
     def info(self) -> Global___ViewInfo: ...
     @_builtins.property
@@ -434,13 +437,19 @@ class GetStatusResponse(_message.Message):
         risks: _abc.Iterable[Global___NodeLossRisk] | None = ...,
         risks_known: _builtins.bool = ...,
         eviction: _builtins.str = ...,
+        asked_unix_s: _builtins.float | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_recorded_unix_s", b"_recorded_unix_s", "info", b"info", "nodes", b"nodes", "recorded_unix_s", b"recorded_unix_s", "routers", b"routers"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_asked_unix_s", b"_asked_unix_s", "_recorded_unix_s", b"_recorded_unix_s", "asked_unix_s", b"asked_unix_s", "info", b"info", "nodes", b"nodes", "recorded_unix_s", b"recorded_unix_s", "routers", b"routers"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_recorded_unix_s", b"_recorded_unix_s", "brake", b"brake", "capacity", b"capacity", "events_since", b"events_since", "eviction", b"eviction", "fabrics", b"fabrics", "info", b"info", "models", b"models", "nobody_asked", b"nobody_asked", "nodes", b"nodes", "recorded_unix_s", b"recorded_unix_s", "replicas", b"replicas", "risks", b"risks", "risks_known", b"risks_known", "routers", b"routers", "suggestions", b"suggestions", "trouble", b"trouble"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_asked_unix_s", b"_asked_unix_s", "_recorded_unix_s", b"_recorded_unix_s", "asked_unix_s", b"asked_unix_s", "brake", b"brake", "capacity", b"capacity", "events_since", b"events_since", "eviction", b"eviction", "fabrics", b"fabrics", "info", b"info", "models", b"models", "nobody_asked", b"nobody_asked", "nodes", b"nodes", "recorded_unix_s", b"recorded_unix_s", "replicas", b"replicas", "risks", b"risks", "risks_known", b"risks_known", "routers", b"routers", "suggestions", b"suggestions", "trouble", b"trouble"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__asked_unix_s: _TypeAlias = _typing.Literal["asked_unix_s"]  # noqa: Y015
+    _WhichOneofArgType__asked_unix_s: _TypeAlias = _typing.Literal["_asked_unix_s", b"_asked_unix_s"]  # noqa: Y015
     _WhichOneofReturnType__recorded_unix_s: _TypeAlias = _typing.Literal["recorded_unix_s"]  # noqa: Y015
     _WhichOneofArgType__recorded_unix_s: _TypeAlias = _typing.Literal["_recorded_unix_s", b"_recorded_unix_s"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__asked_unix_s) -> _WhichOneofReturnType__asked_unix_s | None: ...
+    @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__recorded_unix_s) -> _WhichOneofReturnType__recorded_unix_s | None: ...
 
 Global___GetStatusResponse: _TypeAlias = GetStatusResponse  # noqa: Y015

@@ -6,6 +6,7 @@ from llmgw.v1 import operator_pb2 as pb
 from llmgw_controller import wire_operator
 from llmgw_controller.core.idleness import verdicts
 from llmgw_controller.core.why import why
+from llmgw_controller.history import status_at
 from llmgw_controller.operator.desk import Context, Desk
 from llmgw_kit.errors import NotFound
 from llmgw_kit.ids import ModelId
@@ -16,7 +17,10 @@ class Views(Desk):
     """One view of one moment each."""
 
     async def GetStatus(self, request: pb.GetStatusRequest, context: Context) -> pb.GetStatusResponse:
-        """The whole view."""
+        """The whole view, now or as it was recorded."""
+        if request.HasField("at_unix_s"):
+            reign = await self._reign()
+            return await status_at(reign.world.store, request.at_unix_s, reign.tenure.now())
         reign, view = await self._view()
         risks = await self._lookout.risks(reign.snapshot(reign.ledger.stored), view.at)
         answer = wire_operator.status(view, self._info(reign, view), risks)

@@ -1,0 +1,152 @@
+"""Recorded statuses: written by the leader when they change, read back by `status --at`.
+
+What changes the shape of the fleet (a phase, a node, a trouble) is on record within ten seconds; numbers
+that move all the time are worth a record a minute; and where nothing moves at all one every ten minutes says
+that somebody watched.
+"""
+
+import hashlib
+import logging
+from collections.abc import Awaitable, Callable
+from datetime import UTC, datetime
+
+from llmgw.v1 import operator_pb2 as pb
+from llmgw_controller import wire_operator
+from llmgw_controller.leadership import Tenure
+from llmgw_controller.ledger import Ledger
+from llmgw_controller.ports import History, Store
+from llmgw_kit.clock import Clock
+from llmgw_kit.errors import InvalidRequest, NotFound, Unavailable
+
+log = logging.getLogger(__name__)
+
+LOOK_EVERY_S = 10.0
+NUMBERS_EVERY_S = 60.0
+AT_LEAST_EVERY_S = 600.0
+THIN_EVERY_S = 600.0
+#: Records from before so long stand a minute apart at least.
+DENSE_S = 3600.0
+
+#: Events told between a record and the time asked for.
+EVENTS_MOST = 200
+
+
+class StatusRecorder:
+    """The leader's pen. `status` makes the whole status of now."""
+
+    def __init__(
+        self,
+        history: History,
+        ledger: Ledger,
+        tenure: Tenure,
+        clock: Clock,
+        status: Callable[[], Awaitable[pb.GetStatusResponse]],
+        *,
+        keep_s: float,
+    ) -> None:
+        self._history = history
+        self._ledger = ledger
+        self._tenure = tenure
+        self._clock = clock
+        self._status = status
+        self._keep_s = keep_s
+        self._shape: bytes | None = None
+        self._numbers: bytes | None = None
+        self._recorded_at: float | None = None
+        self._thinned_at: float | None = None
+        self._told: str | None = None
+
+    async def run(self) -> None:
+        """For ever. Raises Fenced."""
+        while True:
+            await self._clock.sleep(LOOK_EVERY_S)
+            self._tenure.require()
+            try:
+                await self.look()
+                self._told = None
+            except Unavailable as e:
+                if self._told != e.text:
+                    log.warning("the status is not recorded: %s", e.text)
+                self._told = e.text
+
+    async def look(self) -> bool:
+        """Record it if it is worth it; whether it was. Raises Fenced and Unavailable."""
+        if not self._ledger.known:
+            return False
+        status = await self._status()
+        now = status.info.at_unix_s
+        shape, numbers = _digest(_shape(status)), _digest(_numbers(status))
+        age_s = None if self._recorded_at is None else now - self._recorded_at
+        due = (
+            age_s is None
+            or shape != self._shape
+            or (numbers != self._numbers and age_s >= NUMBERS_EVERY_S)
+            or age_s >= AT_LEAST_EVERY_S
+        )
+        if due:
+            await self._history.record(self._tenure.term, now, status.SerializeToString())
+            self._shape, self._numbers, self._recorded_at = shape, numbers, now
+        if self._thinned_at is None or now - self._thinned_at >= THIN_EVERY_S:
+            await self._history.thin(
+                self._tenure.term, before=now - self._keep_s, minutes_before=now - DENSE_S
+            )
+            self._thinned_at = now
+        return due
+
+
+def _shape(status: pb.GetStatusResponse) -> object:
+    """What does not move by itself."""
+    return (
+        sorted((one.severity, one.kind, one.subject) for one in status.trouble),
+        [(row.gpu_class, row.total, row.parts.unhealthy, row.parts.cordoned) for row in status.capacity],
+        [(row.fabric, row.nodes, row.whole_free) for row in status.fabrics],
+        (status.nodes.heard, status.nodes.silent, status.nodes.lost),
+        (status.routers.members, status.routers.heard, status.brake),
+        [(row.model, row.availability, row.wanted, row.ready, row.stopped) for row in status.models],
+        [(row.replica_id, row.phase, row.unreachable, row.group_epoch) for row in status.replicas],
+    )
+
+
+def _numbers(status: pb.GetStatusResponse) -> object:
+    """What moves with every request, without what moves with the clock."""
+    return (
+        [row.parts.SerializeToString(deterministic=True) for row in status.capacity],
+        [(row.model, row.in_flight, row.held) for row in status.models],
+        [(row.replica_id, row.in_flight, row.idleness.kind, row.progress) for row in status.replicas],
+    )
+
+
+def _digest(value: object) -> bytes:
+    return hashlib.blake2b(repr(value).encode(), digest_size=16).digest()
+
+
+async def status_at(store: Store, at: float, now: float) -> pb.GetStatusResponse:
+    """The status as it was recorded last before `at`, and what has happened between the two.
+
+    Raises InvalidRequest for a time that has not come, NotFound with the range there is, Unavailable."""
+    if at > now:
+        raise InvalidRequest(
+            f"{_utc(at)} has not come yet; it is {_utc(now)}",
+            code="not_yet",
+            next_steps=["try: llmgwctl status --at -1h"],
+        )
+    record = await store.history.newest(at)
+    if record is None:
+        span = await store.history.span()
+        there = f"records go from {_utc(span[0])} to {_utc(span[1])}" if span else "none was made yet"
+        raise NotFound(
+            f"no status is recorded from {_utc(at)} or before; {there}",
+            code="not_recorded",
+            next_steps=["a leader records its status within 10 s of a change", "try: llmgwctl status"],
+        )
+    answer = pb.GetStatusResponse.FromString(record.status)
+    answer.recorded_unix_s = record.at
+    answer.asked_unix_s = at
+    rows = await store.events(since=record.at, subject=None, limit=1000)
+    between = [row for row in reversed(rows) if record.at < row.at <= at]
+    answer.events_since.extend(wire_operator.event(row) for row in between[:EVENTS_MOST])
+    return answer
+
+
+def _utc(at: float) -> str:
+    return datetime.fromtimestamp(at, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
