@@ -1934,7 +1934,7 @@ class ActivateModelResponse(_message.Message):
     OUTCOME_FIELD_NUMBER: _builtins.int
     ETA_S_FIELD_NUMBER: _builtins.int
     outcome: _builtins.str
-    """"ready", "starting"."""
+    """"ready", "starting", "waiting": there is no room now, and it starts when there is."""
     eta_s: _builtins.float
     def __init__(
         self,

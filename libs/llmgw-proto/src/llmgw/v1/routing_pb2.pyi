@@ -261,6 +261,7 @@ class CatalogModel(_message.Message):
     MAX_HELD_FIELD_NUMBER: _builtins.int
     ETA_S_FIELD_NUMBER: _builtins.int
     CREATED_FIELD_NUMBER: _builtins.int
+    MAX_HELD_PER_TENANT_FIELD_NUMBER: _builtins.int
     model: _builtins.str
     availability: Global___ModelAvailability.ValueType
     reason: _builtins.str
@@ -273,6 +274,8 @@ class CatalogModel(_message.Message):
     """Until ready, from measured loads; absent when nothing was measured."""
     created: _builtins.int
     """Unix seconds of its first appearance in the catalog."""
+    max_held_per_tenant: _builtins.int
+    """Of max_held, how many may be of one tenant; absent: nothing is said of single tenants."""
     @_builtins.property
     def aliases(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
     def __init__(
@@ -287,21 +290,26 @@ class CatalogModel(_message.Message):
         max_held: _builtins.int = ...,
         eta_s: _builtins.float | None = ...,
         created: _builtins.int | None = ...,
+        max_held_per_tenant: _builtins.int | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_created", b"_created", "_eta_s", b"_eta_s", "_reason", b"_reason", "created", b"created", "eta_s", b"eta_s", "reason", b"reason"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_created", b"_created", "_eta_s", b"_eta_s", "_max_held_per_tenant", b"_max_held_per_tenant", "_reason", b"_reason", "created", b"created", "eta_s", b"eta_s", "max_held_per_tenant", b"max_held_per_tenant", "reason", b"reason"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_created", b"_created", "_eta_s", b"_eta_s", "_reason", b"_reason", "activatable", b"activatable", "aliases", b"aliases", "availability", b"availability", "created", b"created", "eta_s", b"eta_s", "hold_timeout_s", b"hold_timeout_s", "max_held", b"max_held", "model", b"model", "reason", b"reason"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_created", b"_created", "_eta_s", b"_eta_s", "_max_held_per_tenant", b"_max_held_per_tenant", "_reason", b"_reason", "activatable", b"activatable", "aliases", b"aliases", "availability", b"availability", "created", b"created", "eta_s", b"eta_s", "hold_timeout_s", b"hold_timeout_s", "max_held", b"max_held", "max_held_per_tenant", b"max_held_per_tenant", "model", b"model", "reason", b"reason"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__created: _TypeAlias = _typing.Literal["created"]  # noqa: Y015
     _WhichOneofArgType__created: _TypeAlias = _typing.Literal["_created", b"_created"]  # noqa: Y015
     _WhichOneofReturnType__eta_s: _TypeAlias = _typing.Literal["eta_s"]  # noqa: Y015
     _WhichOneofArgType__eta_s: _TypeAlias = _typing.Literal["_eta_s", b"_eta_s"]  # noqa: Y015
+    _WhichOneofReturnType__max_held_per_tenant: _TypeAlias = _typing.Literal["max_held_per_tenant"]  # noqa: Y015
+    _WhichOneofArgType__max_held_per_tenant: _TypeAlias = _typing.Literal["_max_held_per_tenant", b"_max_held_per_tenant"]  # noqa: Y015
     _WhichOneofReturnType__reason: _TypeAlias = _typing.Literal["reason"]  # noqa: Y015
     _WhichOneofArgType__reason: _TypeAlias = _typing.Literal["_reason", b"_reason"]  # noqa: Y015
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__created) -> _WhichOneofReturnType__created | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__eta_s) -> _WhichOneofReturnType__eta_s | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__max_held_per_tenant) -> _WhichOneofReturnType__max_held_per_tenant | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__reason) -> _WhichOneofReturnType__reason | None: ...
 

@@ -91,10 +91,12 @@ def model_remove(session: Session, name: str, *, dry_run: bool) -> None:
 
 @model.command("activate")
 @click.argument("name")
+@_DRY_RUN
 @click.pass_obj
-def model_activate(session: Session, name: str) -> None:
-    """Start a cold model without waiting for a request."""
-    answer = session.ask(lambda stub: stub.ActivateModel(pb.ActivateModelRequest(model=name), timeout=10))
+def model_activate(session: Session, name: str, *, dry_run: bool) -> None:
+    """Start a cold model without waiting for a request; it is asked for until it is ready, or for an hour."""
+    request = pb.ActivateModelRequest(model=name, dry_run=dry_run)
+    answer = session.ask(lambda stub: stub.ActivateModel(request, timeout=10))
     eta = answer.eta_s if answer.HasField("eta_s") else None
     if session.output == "json":
         click.echo(
@@ -104,11 +106,16 @@ def model_activate(session: Session, name: str) -> None:
                     "model": name,
                     "outcome": answer.outcome,
                     "eta_seconds": eta,
+                    "dry_run": dry_run,
                 }
             )
         )
         return
-    click.echo(f"{name}: {answer.outcome}" + (f", about {eta:.0f} s" if eta is not None else ""))
+    lead = "dry run: " if dry_run else ""
+    about = f", about {eta:.0f} s" if eta is not None else ""
+    click.echo(f"{lead}{name}: {answer.outcome}{about}")
+    if answer.outcome == "waiting":
+        click.echo(f"There is no room now; it starts when there is. Next: llmgwctl why {name}")
 
 
 @model.command("stop")
