@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from math import inf
 
 from llmgw_controller.core.state import Stored, Wish
-from llmgw_kit.ids import DeviceId, NodeId, ReplicaId, ShardId
+from llmgw_kit.ids import DeviceId, NodeId, ReplicaId, RouterId, ShardId
 from tests.simulation.engines import Habits
 from tests.simulation.world import World
 
@@ -81,7 +81,9 @@ class Checks:
     #: (router, endpoint) -> requests really running.
     in_flight: dict[tuple[str, str], int] = field(default_factory=dict)
     #: When anybody really used a replica, newest last: picks and releases.
-    used_at: dict[ReplicaId, deque[float]] = field(default_factory=dict)
+    used_at: dict[ReplicaId, deque[tuple[float, str]]] = field(default_factory=dict)
+    #: Router -> when its word last arrived where the leader reads it; a flush forgets them.
+    words: dict[RouterId, float] = field(default_factory=dict)
     #: Node -> since when its link or its agent is away, and when it was last back (None: still away).
     away: dict[NodeId, tuple[float, float | None]] = field(default_factory=dict)
     #: Node -> reasons for which it is away now.
@@ -200,8 +202,8 @@ class Checks:
     def reopened(self, endpoint_id: str) -> None:
         self.closed_at.pop(endpoint_id, None)
 
-    def used(self, replica_id: ReplicaId) -> None:
-        self.used_at.setdefault(replica_id, deque(maxlen=200)).append(self.world.now)
+    def used(self, replica_id: ReplicaId, router: str) -> None:
+        self.used_at.setdefault(replica_id, deque(maxlen=200)).append((self.world.now, router))
 
     def committed(self, before: Stored, after: Stored, decided_at: float) -> None:
         """No eviction without evidence: what really happened must bear the claim "idle" out. A use within
@@ -212,7 +214,12 @@ class Checks:
                 continue
             self.count("evictions")
             first = decided_at - self.idle_after_s + SLACK_S
-            known = [at for at in self.used_at.get(replica_id, ()) if first < at < decided_at - SLACK_S]
+            # A use of which its router never came to speak, for it crashed, is no evidence against it.
+            known = [
+                at
+                for at, router in self.used_at.get(replica_id, ())
+                if first < at < decided_at - SLACK_S and at <= self.words.get(RouterId(router), -inf)
+            ]
             if known:
                 self.fail(f"{replica_id} evicted as idle, used {decided_at - known[-1]:.1f} s before")
 
@@ -230,7 +237,7 @@ class Checks:
 
     def withdrawn(self, endpoint_id: str, shard_ids: tuple[ShardId, ...], *, wanted: bool) -> None:
         """A replica that serves, on nodes in reach, is not taken from routers while it is wanted."""
-        if not wanted or not shard_ids:
+        if not wanted or not shard_ids or self.hangs_since(endpoint_id) is not None:
             return
         for shard_id in shard_ids:
             lives = self.engines.get(shard_id, [])

@@ -110,6 +110,7 @@ class Controller:
         self.version = 0
         self.looked_at = self.sim.world.now
         self.awake_since: float | None = None
+        self.asleep_since: float | None = None
         #: Of the database's clock at the takeover; within a term time only goes on.
         self.offset_s = 0.0
         self.passes = 0
@@ -168,9 +169,8 @@ class Controller:
     def _decide(self) -> None:
         now = self.sim.world.now
         if now - self.looked_at > 1.5 * PASS_S:
-            self.awake_since = (
-                self.clock
-            )  # A look that comes so late tells of our own sleep, not of the nodes'.
+            # A look that comes so late tells of our own sleep, not of the nodes'.
+            self.awake_since, self.asleep_since = self.clock, self.clock - (now - self.looked_at)
         self.looked_at = now
         self._at(PASS_S, self._decide)
         if self.term is not None and not self._may_act():
@@ -220,6 +220,7 @@ class Controller:
             held=held,
             intervals=self.sim.intervals,
             awake_since=self.awake_since,
+            asleep_since=self.asleep_since,
         )
 
     def _land(self, life: int, term: LeaseTerm, plan: Plan, decided_at: float) -> None:

@@ -157,7 +157,7 @@ class Router:
     def _touch(self, replica_id: ReplicaId) -> None:
         self.touched[replica_id] = self.sim.world.now
         self.unsent.add(replica_id)
-        self.sim.checks.used(replica_id)
+        self.sim.checks.used(replica_id, self.name)
 
     def _activate(self, life: int, model: ModelId) -> None:
         """Ask again while somebody waits; whoever waited too long is told so and leaves."""
@@ -199,6 +199,6 @@ class Router:
         )
         ages = {replica_id: now - self.touched[replica_id] for replica_id in sorted(names)}
         redis.send_map(report, ages)
-        self.sim.rows.words[RouterId(self.name)] = now
+        self.sim.checks.words[RouterId(self.name)] = now
         self.map_epoch = redis.epoch
         self.unsent = set()

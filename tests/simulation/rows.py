@@ -1,7 +1,7 @@
 """What must hold of the rows and of what is told of them, held against what is really there."""
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from math import inf
 from typing import TYPE_CHECKING
 
@@ -22,8 +22,6 @@ class RowChecks:
     checks: Checks
     #: Node -> its fabrics, as the cables are.
     fabrics: Mapping[NodeId, tuple[str, ...]]
-    #: Router -> when its word last arrived where the leader reads it; a flush forgets them.
-    words: dict[RouterId, float] = field(default_factory=dict)
     routers: tuple[RouterId, ...] = ()
 
     def committed(self, before: Stored, after: Stored, decided_at: float) -> None:
@@ -88,7 +86,7 @@ class RowChecks:
     def _evidence(self, replica_id: ReplicaId, how: str, decided_at: float) -> None:
         """Every router there is had said lately what it uses: of a silent one nothing is known."""
         for name in self.routers:
-            age_s = decided_at - self.words.get(name, -inf)
+            age_s = decided_at - self.checks.words.get(name, -inf)
             if age_s > WORD_S + SLACK_S:
                 self.checks.fail(f"{replica_id} {how}, {name} not heard for {age_s:.0f} s")
 

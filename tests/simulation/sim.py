@@ -105,7 +105,7 @@ class Sim:
     def flush(self) -> None:
         self.world.note("redis", "is flushed")
         self.redis.flush()
-        self.rows.words.clear()
+        self.checks.words.clear()
 
     def redis_back(self) -> None:
         self.redis.up = True

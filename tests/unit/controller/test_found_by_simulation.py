@@ -1,6 +1,8 @@
 """Worlds in which a seed of the simulation found the core at fault, each made small."""
 
+from llmgw_controller.core.hearing import is_silent, last_seen
 from llmgw_controller.core.reconcile import reconcile
+from llmgw_controller.core.routes import routes
 from llmgw_controller.core.state import Cause, Phase, Schedulability
 from tests.unit.controller.build import (
     NOW,
@@ -33,3 +35,22 @@ def test_an_activated_replica_on_a_draining_node_is_replaced_without_end():
     )  # fmt: skip
     placed = [change.replica for change in plan.changes if type(change).__name__ == "Reserve"]
     assert [(row.replica_id, row.shards[0].node_id) for row in placed] == [("m/2", "n2")]
+
+
+def test_a_leader_that_wakes_does_not_take_a_silent_node_for_one_in_reach():
+    """Seed 15: a node was silent for two minutes and its replica replaced. The leader slept for six seconds;
+    at its waking the node counted as heard, so its dead endpoint went back to the routers, and the replica
+    that served in its place was drained as one too many."""
+    one = model("m", replicas=1)
+    nodes = [node("n1"), node("n2")]
+    old = replica(one, 1, Phase.READY, shard("m/1", "n1", 0))
+    new = replica(one, 2, Phase.READY, shard("m/2", "n2", 0), cause=Cause.ACTIVATION)
+    words = [
+        heard(nodes[0], usual_reports(nodes[0], [old]), at=NOW - 130, connected=False),
+        heard(nodes[1], usual_reports(nodes[1], [new]), at=NOW - 9),
+    ]
+    snap = snapshot([one], nodes, [old, new], words, awake_since=NOW - 1, asleep_since=NOW - 7)
+    assert [is_silent(snap, node.node_id, NOW) for node in nodes] == [True, False]
+    assert list(routes(snap, NOW).endpoints) == ["m/2@1"]
+    # Its own sleep is not counted: of the 130 s six were not the node's.
+    assert last_seen(snap, nodes[0].node_id) == NOW - 124

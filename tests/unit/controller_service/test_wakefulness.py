@@ -40,3 +40,5 @@ def test_a_late_look_tells_of_a_sleep(steps, expected):
         clock.at += step
         found = awake.since
     assert found == (None if expected is None else pytest.approx(expected))
+    if found is not None:
+        assert awake.asleep_since == pytest.approx(found - max(steps[1:], default=steps[0]))

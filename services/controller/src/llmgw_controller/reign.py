@@ -114,6 +114,7 @@ class Reign:
             intervals=self.rules.intervals,
             controllers=self.world.controllers(),
             awake_since=self._awake.since,
+            asleep_since=self._awake.asleep_since,
             watched=self._watched,
         )
         bare.held.update(self._held(bare))

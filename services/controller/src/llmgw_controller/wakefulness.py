@@ -1,7 +1,8 @@
 """Whether this process has itself been asleep: stopped, swapped out, or with a loop too busy to turn.
 
 A leader that slept hears nothing, and at its waking every node looks silent together. What it missed may
-still lie unread in its sockets, so silence counts from the waking (`Snapshot.awake_since`).
+still lie unread in its sockets, so silence counts from the waking (`Snapshot.awake_since`). Of nodes that
+were silent before it fell asleep it only leaves the sleep out.
 """
 
 from collections.abc import Callable
@@ -22,6 +23,8 @@ class Wakefulness:
         self._now = now
         self._looked_at = clock.monotonic_s()
         self._since: float | None = None
+        #: When the last sleep had begun, at the earliest, by the term clock; read `since` first.
+        self.asleep_since: float | None = None
 
     async def run(self) -> None:
         """For ever."""
@@ -39,4 +42,5 @@ class Wakefulness:
         looked_at = self._clock.monotonic_s()
         if looked_at - self._looked_at > LATE_S:
             self._since = self._now()
+            self.asleep_since = self._since - (looked_at - self._looked_at)
         self._looked_at = looked_at

@@ -22,13 +22,20 @@ class NodeState(Enum):
 def last_seen(snapshot: Snapshot, node_id: NodeId) -> float:
     """Term clock. A leader's patience with a node starts no earlier than its own term, for what the node
     said to the one before is not known here; nor before it was last awake itself, for what was said
-    meanwhile may still lie unread."""
-    awake_since = snapshot.awake_since if snapshot.awake_since is not None else snapshot.term_started
+    meanwhile may still lie unread. But a node that was silent when the leader fell asleep is no less so at
+    its waking: only the sleep itself is not counted."""
     heard = snapshot.heard.get(node_id)
     if heard is not None:
-        return max(heard.heard_at, awake_since)
-    row = snapshot.stored.nodes.get(node_id)
-    return max(row.last_heard if row else snapshot.term_started, snapshot.term_started, awake_since)
+        seen = heard.heard_at
+    else:
+        row = snapshot.stored.nodes.get(node_id)
+        seen = max(row.last_heard if row else snapshot.term_started, snapshot.term_started)
+    awake_since, asleep_since = snapshot.awake_since, snapshot.asleep_since
+    if awake_since is None or seen >= awake_since:
+        return seen
+    if asleep_since is None or asleep_since - seen <= snapshot.intervals.unreachable_after_s:
+        return awake_since
+    return seen + (awake_since - asleep_since)
 
 
 def is_silent(snapshot: Snapshot, node_id: NodeId, now: float) -> bool:

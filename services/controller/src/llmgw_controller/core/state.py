@@ -592,6 +592,8 @@ class Snapshot:
     #: When this leader last found that it had itself been asleep (frozen, or overloaded): nobody's silence is
     #: counted from before that. None: not in this term.
     awake_since: float | None = None
+    #: When that sleep had begun, at the earliest; None with `awake_since`.
+    asleep_since: float | None = None
     watched: Watched = Watched()
 
     @cached_property
