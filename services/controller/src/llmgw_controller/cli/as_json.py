@@ -61,7 +61,7 @@ def status(answer: pb.GetStatusResponse, *, exit_code: int) -> Json:
         ],
         "brake": answer.brake,
         "recorded_at": iso(_opt(answer, "recorded_unix_s")),
-        "events_since": [_event(row) for row in answer.events_since],
+        "events_since": [event(row) for row in answer.events_since],
         "capacity": [
             {
                 "class": row.gpu_class,
@@ -320,10 +320,11 @@ def models(answer: pb.ListModelsResponse) -> Json:
 
 
 def events(answer: pb.ListEventsResponse) -> Json:
-    return head("events", answer.info) | {"events": [_event(row) for row in answer.events]}
+    return head("events", answer.info) | {"events": [event(row) for row in answer.events]}
 
 
-def _event(row: pb.Event) -> Json:
+def event(row: pb.Event) -> Json:
+    """One line of the log."""
     return {
         "id": row.event_id,
         "at": iso(row.at_unix_s),

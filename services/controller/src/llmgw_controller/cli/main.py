@@ -11,7 +11,19 @@ from typing import NoReturn
 import click
 
 from llmgw.v1 import operator_pb2 as pb
-from llmgw_controller.cli import bench, capacity, logs, model, node, replica, room, router, show, weights
+from llmgw_controller.cli import (
+    bench,
+    capacity,
+    events,
+    logs,
+    model,
+    node,
+    replica,
+    room,
+    router,
+    show,
+    weights,
+)
 from llmgw_controller.cli.client import NoController
 from llmgw_controller.cli.session import Commands, Session
 from llmgw_kit.addresses import HostPort, parse_host_ports
@@ -85,7 +97,7 @@ def version(session: Session) -> None:
 
 
 replica.replica.add_command(logs.replica_logs)
-for command in (*show.ALL, *room.ALL, model.model, replica.replica, node.node, router.router):
+for command in (*show.ALL, events.events, *room.ALL, model.model, replica.replica, node.node, router.router):
     ctl.add_command(command)
 for measured in (weights.weights, bench.bench, capacity.capacity):
     ctl.add_command(measured)

@@ -8,7 +8,7 @@ from llmgw.v1 import operator_pb2 as pb
 from llmgw_controller.cli import as_json_room
 from llmgw_controller.cli.page import Page
 from llmgw_controller.cli.session import Session
-from llmgw_controller.cli.show import Span
+from llmgw_controller.cli.times import Span
 from llmgw_controller.cli.views import evictions as evictions_view
 from llmgw_controller.cli.views import reclaim as reclaim_view
 

@@ -1,7 +1,6 @@
 """The commands that only look: each asks for one view and prints it."""
 
-import time
-from typing import Any, ClassVar
+from typing import Any
 
 import click
 
@@ -9,7 +8,7 @@ from llmgw.v1 import operator_pb2 as pb
 from llmgw_controller.cli import as_json
 from llmgw_controller.cli.page import Page
 from llmgw_controller.cli.session import Session
-from llmgw_controller.cli.views import events as events_view
+from llmgw_controller.cli.times import Moment
 from llmgw_controller.cli.views import fabrics as fabrics_view
 from llmgw_controller.cli.views import nodes as nodes_view
 from llmgw_controller.cli.views import replicas as replicas_view
@@ -18,16 +17,17 @@ from llmgw_controller.cli.views import why as why_view
 
 
 @click.command()
+@click.option("--at", type=Moment(), help="As it was: -2h, 14:05, or 2026-11-30T14:05 (UTC).")
 @click.pass_obj
-def status(session: Session) -> None:
-    """Trouble, capacity, models, and what nobody asks for."""
+def status(session: Session, at: float | None) -> None:
+    """Trouble, capacity, models, and what nobody asks for; now, or as it was."""
 
     def render(page: Page, answer: pb.GetStatusResponse) -> int:
         status_view.render(page, answer)
         return status_view.exit_code(answer)
 
     session.show(
-        lambda stub: stub.GetStatus(pb.GetStatusRequest(), timeout=10),
+        lambda stub: stub.GetStatus(pb.GetStatusRequest(at_unix_s=at), timeout=10),
         render,
         lambda answer: as_json.status(answer, exit_code=status_view.exit_code(answer)),
     )
@@ -137,40 +137,4 @@ def why(session: Session, model: str) -> None:
     )
 
 
-class Span(click.ParamType[float]):
-    """`90s`, `15m`, `3h`, `7d`: seconds."""
-
-    name = "span"
-    UNITS: ClassVar = {"s": 1, "m": 60, "h": 3600, "d": 86400}
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
-        if isinstance(value, float):
-            return value
-        text = str(value)
-        try:
-            return float(text[:-1]) * self.UNITS[text[-1:]]
-        except (KeyError, ValueError):
-            self.fail(
-                f"{text!r} is not a span of time; expected a number and s, m, h or d, such as 3h", param, ctx
-            )
-
-
-@click.command()
-@click.option("--since", type=Span(), help="Only this far back: 90s, 15m, 3h, 7d.")
-@click.option("--subject", help="Only about this node, replica, model, device.")
-@click.option("--limit", type=click.IntRange(1, 1000), default=50, show_default=True)
-@click.pass_obj
-def events(session: Session, since: float | None, subject: str | None, limit: int) -> None:
-    """What happened, newest first."""
-
-    def render(page: Page, answer: pb.ListEventsResponse) -> int:
-        events_view.render(page, answer, since=request.since_unix_s if since is not None else None)
-        return 0
-
-    request = pb.ListEventsRequest(subject=subject, limit=limit)
-    if since is not None:
-        request.since_unix_s = time.time() - since
-    session.show(lambda stub: stub.ListEvents(request, timeout=10), render, as_json.events)
-
-
-ALL = (status, fabrics, nodes, gpus, replicas, shards, models, why, events)
+ALL = (status, fabrics, nodes, gpus, replicas, shards, models, why)

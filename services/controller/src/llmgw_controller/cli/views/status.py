@@ -3,7 +3,7 @@
 from llmgw.v1 import operator_pb2 as pb
 from llmgw_controller.cli import words
 from llmgw_controller.cli.page import WIDTH, Page, wrapped
-from llmgw_controller.cli.text import count, duration, moment
+from llmgw_controller.cli.text import count, duration, iso, moment
 from llmgw_controller.cli.views import capacity, fabrics, holdings
 from llmgw_controller.cli.views.common import age
 
@@ -35,8 +35,11 @@ def exit_code(status: pb.GetStatusResponse) -> int:
 def _head(page: Page, status: pb.GetStatusResponse) -> None:
     info, nodes, routers = status.info, status.nodes, status.routers
     if status.HasField("recorded_unix_s"):
-        at = moment(status.recorded_unix_s, now=info.at_unix_s, seconds=True)
-        page.line((f"AS IT WAS at {at}, recorded by {info.leader_name} in term {info.term}", "bold"))
+        asked = status.asked_unix_s if status.HasField("asked_unix_s") else status.recorded_unix_s
+        before = asked - status.recorded_unix_s
+        page.line(
+            (f"AS IT WAS at {iso(asked)}", "bold"), f": recorded {duration(before)} before, nothing of it now"
+        )
     lead = [
         info.cluster,
         f"leader {info.leader_name}, term {info.term}",
