@@ -1,0 +1,66 @@
+"""Times as people type them: a span back from now, a time of day, a date; all UTC."""
+
+import re
+import time
+from datetime import UTC, datetime, timedelta
+from typing import Any, ClassVar
+
+import click
+
+_UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
+_SPAN = re.compile(r"(\d+(?:\.\d+)?)([smhd])")
+_CLOCK = re.compile(r"(\d{1,2}):(\d{2})(?::(\d{2}))?")
+
+
+class Span(click.ParamType[float]):
+    """`90s`, `15m`, `3h`, `7d`: seconds."""
+
+    name = "span"
+    UNITS: ClassVar = _UNITS
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        if isinstance(value, float):
+            return value
+        found = _SPAN.fullmatch(str(value))
+        if found is None:
+            self.fail(
+                f"{str(value)!r} is not a span of time; expected a number and s, m, h or d, such as 3h",
+                param,
+                ctx,
+            )
+        return float(found[1]) * _UNITS[found[2]]
+
+
+class Moment(click.ParamType[float]):
+    """`-2h`, `14:05`, `2026-11-30T14:05`: unix seconds."""
+
+    name = "time"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        if isinstance(value, float):
+            return value
+        found = moment(str(value), now=time.time())
+        if found is None:
+            self.fail(
+                f"{str(value)!r} is no time; expected -2h, 14:05, or 2026-11-30T14:05 (UTC)", param, ctx
+            )
+        return found
+
+
+def moment(text: str, *, now: float) -> float | None:
+    """None: not understood. A time of day is the last one that has come; a date without a zone is UTC."""
+    text = text.strip()
+    if back := _SPAN.fullmatch(text.removeprefix("-")):
+        return now - float(back[1]) * _UNITS[back[2]]
+    today = datetime.fromtimestamp(now, UTC)
+    if clock := _CLOCK.fullmatch(text):
+        hour, minute, second = int(clock[1]), int(clock[2]), int(clock[3] or 0)
+        if hour > 23 or minute > 59 or second > 59:
+            return None
+        then = today.replace(hour=hour, minute=minute, second=second, microsecond=0)
+        return (then if then <= today else then - timedelta(days=1)).timestamp()
+    try:
+        when = datetime.fromisoformat(text)
+    except ValueError:
+        return None
+    return (when if when.tzinfo else when.replace(tzinfo=UTC)).timestamp()
