@@ -55,7 +55,7 @@ async def apply_model(
                 f"model {model.name} can never fit the nodes that are known: {'; '.join(never_fits)}",
                 code="never_fits",
                 next_steps=[
-                    "llmgwctl gpus shows what there is",
+                    "what there is: llmgwctl gpus",
                     "without --strict it is stored all the same",
                 ],
             )
