@@ -1,8 +1,8 @@
 """Making room, to llmgw.v1.operator: idle holdings, proposals, receipts."""
 
 from llmgw.v1 import operator_pb2 as pb
-from llmgw_controller.core.eviction import Proposal
 from llmgw_controller.core.holdings import Holding, Holdings, LetGo
+from llmgw_controller.core.proposals import Proposal
 from llmgw_controller.core.state import EvictionRow
 
 

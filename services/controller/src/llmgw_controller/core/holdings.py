@@ -78,8 +78,8 @@ def holdings(
     idle_s: float | None = None,
     model: ModelId | None = None,
 ) -> Holdings:
-    """Of the whole fleet or of one model. `idle_s`: what counts as long enough; None: what each model says, or
-    an hour."""
+    """Of the whole fleet or of one model. `idle_s`: what counts as long enough; None: what each model says,
+    or an hour."""
     asker, costs = Asker(idle_s=idle_s), prices(snapshot, now)
     idle: list[Holding] = []
     unknown: list[Opaque] = []

@@ -10,7 +10,6 @@ from llmgw_controller.core.activity import Busy, Idle, Unknown
 from llmgw_controller.core.draft import Draft
 from llmgw_controller.core.drains import DrainEnd, end_of_drain
 from llmgw_controller.core.earmarks import Open, open_evictions
-from llmgw_controller.core.eviction import waits_since
 from llmgw_controller.core.evidence import confirmed_since, evidence
 from llmgw_controller.core.exits import exit_of, release_exited
 from llmgw_controller.core.hearing import is_learning
@@ -25,6 +24,7 @@ from llmgw_controller.core.state import (
     Snapshot,
     Wish,
 )
+from llmgw_controller.core.waiting import is_missed
 from llmgw_controller.core.words import lasting
 from llmgw_kit.ids import ReplicaId
 
@@ -88,7 +88,7 @@ def _void(draft: Draft, victims: Open) -> str | None:
         return f"{receipt.beneficiary_replica_id} is not wanted any more"
     if beneficiary.phase is not Phase.UNPLACEABLE:
         return f"{beneficiary.replica_id} waits no more: it is {beneficiary.phase.value}"
-    if waits_since(snapshot, beneficiary, model) is None:
+    if not is_missed(snapshot, beneficiary, model):
         return f"nobody waits for {beneficiary.model} any more"
     for one, row in victims:
         if row is None or row.wish is not Wish.DRAIN or not row.revocable:

@@ -182,8 +182,8 @@ def _retire(draft: Draft, model: Model) -> None:
 
 
 def _kept_s(intervals: Intervals) -> float:
-    """Where others make room, it keeps its place in the queue until its turn has surely come: a client that is
-    told to come again must not begin at the end each time."""
+    """Where others make room, it keeps its place in the queue until its turn has surely come: a client that
+    is told to come again must not begin at the end each time."""
     if intervals.eviction is EvictionPolicy.ON:
         return intervals.eviction_patience_s + intervals.backoff_max_s
     return intervals.backoff_max_s

@@ -13,11 +13,11 @@ from llmgw_controller.core.capacity import ClassCapacity, DeviceLine, classes, d
 from llmgw_controller.core.catalog import Model, Source
 from llmgw_controller.core.claims import Rooms, rooms
 from llmgw_controller.core.deployments import effective_pinned, is_stopped
-from llmgw_controller.core.eviction import Proposal, proposals
 from llmgw_controller.core.fabrics import FabricLine, fabrics
 from llmgw_controller.core.hearing import NodeState, brake, is_learning, report_of
 from llmgw_controller.core.holdings import Holdings, holdings
 from llmgw_controller.core.idleness import fresh_routers, idle_replicas
+from llmgw_controller.core.proposals import Proposal, proposals
 from llmgw_controller.core.replica import is_routable, is_unreachable
 from llmgw_controller.core.routes import endpoint_url
 from llmgw_controller.core.state import (

@@ -1,0 +1,219 @@
+"""Proposals: for each that waits, whose leaving would make room, if anybody's may.
+
+The pass begins the best of them, `suggest` shows all, and the rules are the same: the ceiling first (would
+it fit with all of them gone), then the cheapest set, then the budget, then whether the planner really finds
+a place once they have left.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+
+from llmgw_controller.core.activity import Idle, Verdicts
+from llmgw_controller.core.catalog import Model, Profile
+from llmgw_controller.core.claims import Rooms, rooms
+from llmgw_controller.core.earmarks import owed, places_after
+from llmgw_controller.core.explain import Fit
+from llmgw_controller.core.failing import startable
+from llmgw_controller.core.hearing import brake, is_learning
+from llmgw_controller.core.placement import explain
+from llmgw_controller.core.regret import Prices, prices
+from llmgw_controller.core.state import EvictionPolicy, EvictionState, ReplicaRow, Snapshot, Wish
+from llmgw_controller.core.staying import Asker, Kept, Why, kept
+from llmgw_controller.core.victims import Candidate, Choice, choose
+from llmgw_controller.core.waiting import Wait, waiting
+from llmgw_controller.core.words import counted, lasting
+from llmgw_kit.ids import ModelId, ReplicaId
+
+HOUR_S = 3600.0
+
+#: Models for which nothing was found before a pass stops looking: a fleet with hundreds that fit nowhere must
+#: not keep a pass from its end.
+HOPELESS_MOST = 24
+
+
+@dataclass(frozen=True)
+class Proposal:
+    """What would make room for whom."""
+
+    beneficiary: ReplicaRow
+    victims: tuple[ReplicaRow, ...]
+    text: str
+    #: Until the room is free, as earlier ones took; None: none was measured.
+    frees_in_s: float | None
+    #: To bring all of them back, one after the other; None: one of them was never measured.
+    reload_s: float | None
+
+
+def proposals(snapshot: Snapshot, verdicts: Verdicts, now: float) -> tuple[Proposal, ...]:
+    """What `suggest` shows: for each that waits, on the rooms as they are; also for who was refused and told
+    to come again. Empty under the other policies: off means off, and on does it."""
+    if snapshot.intervals.eviction is not EvictionPolicy.SUGGEST:
+        return ()
+    return tuple(propose(snapshot, verdicts, rooms(snapshot, now), waiting(snapshot, now), now))
+
+
+def propose(
+    snapshot: Snapshot, verdicts: Verdicts, found: Rooms, waits: Iterable[Wait], now: float
+) -> Iterable[Proposal]:
+    """In their order. Each on the same rooms `found`, so only the first is sure to hold beside another."""
+    if is_learning(snapshot, now) or brake(snapshot, now).on:
+        return
+    costs = prices(snapshot, now)
+    owing = owed(snapshot.stored)
+    hopeless: set[ModelId] = set()
+    coming = _Coming(snapshot, now)
+    for wait in waits:
+        row, model = wait.row, wait.model
+        if row.replica_id in owing or model.name in hopeless:
+            continue
+        if len(hopeless) >= HOPELESS_MOST:
+            return
+        choice = None if coming.room_for(model) else _choice(snapshot, verdicts, found, wait, now)
+        wanted = {**owing, row.replica_id: frozenset(choice.leaving if choice else ())}
+        # What it lacks beside devices, such as ports, their leaving does not give.
+        if choice is None or row.replica_id not in places_after(snapshot, wanted, now):
+            hopeless.add(model.name)
+            continue
+        yield _proposal(snapshot, verdicts, row, choice, costs, now)
+
+
+def may_make_room(
+    snapshot: Snapshot, verdicts: Verdicts, wait: Wait, now: float
+) -> tuple[dict[ReplicaId, Candidate], dict[ReplicaId, Kept]]:
+    """Of all that is idle: who may leave for it, and who not and why."""
+    late = wait.overdue(snapshot, now)
+    # Two reports of every router that tell of no use are enough for who has waited too long.
+    enough_s = 2 * snapshot.intervals.router_stale_s if late else None
+    asker = Asker(priority=wait.model.priority, overdue_idle_s=enough_s)
+    costs = prices(snapshot, now)
+    may: dict[ReplicaId, Candidate] = {}
+    stay: dict[ReplicaId, Kept] = {}
+    for replica_id, verdict in sorted(verdicts.by_replica.items()):
+        row = snapshot.stored.replicas.get(replica_id)
+        theirs = snapshot.catalog.models.get(row.model) if row is not None else None
+        if row is None or theirs is None or not isinstance(verdict, Idle) or row.model == wait.row.model:
+            continue
+        why = kept(snapshot, row, theirs, verdict, asker, costs, now)
+        if why is None and not late:
+            why = _spent(snapshot, row.model, 1, now)
+        if why is not None:
+            stay[replica_id] = why
+        else:
+            may[replica_id] = _candidate(row, theirs, verdict, costs)
+    return may, stay
+
+
+def usual_free_s(snapshot: Snapshot) -> float | None:
+    """From the decision to the free room: median of those that were done; None: none was."""
+    took = sorted(
+        one.freed_at - one.decided_at
+        for one in snapshot.stored.evictions.values()
+        if one.state is EvictionState.DONE and one.freed_at is not None
+    )
+    return took[(len(took) - 1) // 2] if took else None
+
+
+def gpus_of(row: ReplicaRow) -> int:
+    return sum(len(shard.device_ids) for shard in row.shards if not shard.released)
+
+
+def profile_of(snapshot: Snapshot, row: ReplicaRow) -> Profile | None:
+    model = snapshot.catalog.models.get(row.model)
+    return model.profile(row.profile) if model is not None else None
+
+
+class _Coming:
+    """Room that comes free by itself: nobody need leave for who will have that."""
+
+    def __init__(self, snapshot: Snapshot, now: float) -> None:
+        victims = {one.victim_replica_id for one in snapshot.stored.leaving_for.values()}
+        self._snapshot = snapshot
+        self._now = now
+        self._rooms: Rooms | None = None
+        self._leaving = frozenset(
+            row.replica_id
+            for row in snapshot.stored.sorted_replicas
+            if row.wish is not Wish.SERVE and row.holds_devices and row.replica_id not in victims
+        )
+
+    def room_for(self, model: Model) -> bool:
+        if not self._leaving:
+            return False
+        if self._rooms is None:
+            self._rooms = rooms(self._snapshot, self._now)
+        return any(
+            explain(model, profile, self._rooms, evictable=self._leaving).fit is not Fit.NEVER
+            for profile in startable(self._snapshot.stored, model, self._snapshot.intervals)
+        )
+
+
+def _choice(snapshot: Snapshot, verdicts: Verdicts, found: Rooms, wait: Wait, now: float) -> Choice | None:
+    may, _ = may_make_room(snapshot, verdicts, wait, now)
+    if not may:
+        return None
+    profiles = startable(snapshot.stored, wait.model, snapshot.intervals)
+    choice = choose(replace(wait.model, profiles=profiles), found, may)
+    if choice is None or (not wait.overdue(snapshot, now) and _over_budget(snapshot, choice, now)):
+        return None
+    return choice
+
+
+def _candidate(row: ReplicaRow, model: Model, idle: Idle, costs: Prices) -> Candidate:
+    return Candidate(
+        row.replica_id,
+        costs.cost_s(model, model.profile(row.profile)),
+        idle.for_s,
+        frozenset(shard.node_id for shard in row.shards if not shard.released),
+    )
+
+
+def _proposal(
+    snapshot: Snapshot, verdicts: Verdicts, row: ReplicaRow, choice: Choice, costs: Prices, now: float
+) -> Proposal:
+    victims = tuple(snapshot.stored.replicas[name] for name in choice.leaving)
+    reloads = [
+        costs.reload_s(snapshot.catalog.models[one.model], profile_of(snapshot, one)) for one in victims
+    ]
+    known = [seconds for seconds in reloads if seconds is not None]
+    told = []
+    for one in victims:
+        verdict = verdicts.by_replica[one.replica_id]
+        assert isinstance(verdict, Idle)
+        told.append(f"{one.replica_id} ({counted(gpus_of(one), 'GPU')}, idle {lasting(verdict.for_s)})")
+    leave = "leaves" if len(victims) == 1 else "leave"
+    return Proposal(
+        row,
+        victims,
+        f"{' and '.join(told)} {leave} for {row.replica_id}, which waits for {lasting(now - row.since)}",
+        usual_free_s(snapshot),
+        sum(known) if len(known) == len(reloads) else None,
+    )
+
+
+def _over_budget(snapshot: Snapshot, choice: Choice, now: float) -> bool:
+    """The set as a whole, with what has left in the last hour."""
+    if _last_hour(snapshot, None, now) + len(choice.leaving) > snapshot.intervals.evictions_per_hour:
+        return True
+    each: dict[ModelId, int] = {}
+    for name in choice.leaving:
+        model = snapshot.stored.replicas[name].model
+        each[model] = each.get(model, 0) + 1
+    return any(_spent(snapshot, model, count, now) is not None for model, count in each.items())
+
+
+def _spent(snapshot: Snapshot, model: ModelId, count: int, now: float) -> Kept | None:
+    """So many more of one model in this hour are too many."""
+    most, gone = snapshot.intervals.evictions_per_model_per_hour, _last_hour(snapshot, model, now)
+    if gone + count <= most:
+        return None
+    return Kept(Why.BUDGET, f"{counted(gone, 'replica')} of its model evicted in the last hour, of {most}")
+
+
+def _last_hour(snapshot: Snapshot, model: ModelId | None, now: float) -> int:
+    """Those under way and done; a cancelled one has cost nobody anything."""
+    return sum(
+        one.state in (EvictionState.DRAINING, EvictionState.DONE)
+        and now - one.decided_at < HOUR_S
+        and model in (None, one.victim_model)
+        for one in snapshot.stored.evictions.values()
+    )
