@@ -245,6 +245,14 @@ def test_the_same_failure_on_two_nodes_burns_no_third():
     assert stage.step().changes == (), "it waits for an operator or a new spec"
 
 
+def test_the_verdict_falls_with_the_failure_and_not_with_the_next_start():
+    stage = fleet(ONE, "n1 n2 n3")
+    stage.step(0)
+    stage.jump(end(stage).until)
+    stage.step(0)
+    assert end(stage).phase is Phase.FAILED
+
+
 def test_the_next_profile_is_tried_when_one_fails():
     both = model("m", profile("best"), profile("plain", context_length=1024), replicas=1)
     stage = fleet(both, "n1 n2 n3 n4")

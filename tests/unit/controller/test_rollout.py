@@ -10,8 +10,8 @@ from llmgw_controller.core.catalog import Rollout
 from llmgw_controller.core.plan import Reserve
 from llmgw_controller.core.reconcile import reconcile
 from llmgw_controller.core.routes import routes
-from llmgw_controller.core.state import Exit, Phase, Schedulability, ShardState, Wish
-from llmgw_kit.ids import NodeId
+from llmgw_controller.core.state import AttemptRow, Exit, Phase, Schedulability, ShardState, Wish
+from llmgw_kit.ids import ModelId, NodeId, ReplicaId
 from tests.unit.controller.build import NOW, Stage, model, node, profile, replica, shard, snapshot
 
 OLD = model("m", profile(args=("--old",)))
@@ -107,6 +107,50 @@ def test_a_spec_that_does_not_start_costs_no_more_than_may_be_away(rollout, left
     assert all(row.spec_hash == OLD.spec_hashes["p"] for row in serving)
     failed = [row for row in stage.rows.values() if row.phase is Phase.FAILED]
     assert [row.reason.startswith("profile failing") for row in failed] == [True]
+
+
+@pytest.mark.parametrize("rollout", list(Rollout))
+def test_a_fleet_that_is_short_of_room_is_rolled_all_the_same(rollout):
+    """Four wanted and three nodes: the one that waits is no excuse, and no licence to stop two at once."""
+    stage = running(OLD, 3)
+    stage.catalog(replace(OLD, replicas=4))
+    stage.step()
+    new = model("m", NEW, replicas=4, rollout=rollout)
+    stage.catalog(new)
+    fewest = 3
+    for _ in range(40):
+        stage.step()
+        stage.obey()
+        serving = [one for one in routes(stage.snap, stage.now).endpoints.values() if not one.draining]
+        fewest = min(fewest, len(serving))
+    placed = [row for row in stage.rows.values() if row.phase is Phase.READY]
+    assert (fewest, len(placed)) == (2, 3)
+    assert all(row.spec_hash == new.spec_hashes["p"] for row in placed)
+
+
+def test_nothing_is_stopped_for_a_profile_that_is_known_to_fail():
+    new = model("m", NEW, replicas=2, rollout=Rollout.STOP_FIRST)
+    stage = running(OLD, 2)
+    failed = tuple(
+        AttemptRow(ModelId("m"), "p", "L4", new.spec_hashes["p"], ReplicaId(f"m/{n}"), (NodeId(f"n{n}"),),
+                   "crashed", "crashed", NOW - 1)
+        for n in (8, 9)
+    )  # fmt: skip
+    stage.snap = replace(stage.snap, stored=replace(stage.snap.stored, attempts=failed))
+    stage.catalog(new)
+    stage.step()
+    assert [row.wish for row in stage.rows.values()] == [Wish.SERVE] * 2
+
+
+def test_what_is_away_already_counts():
+    """One of four came to grief: with one that may be away no other is stopped before it is back."""
+    stage = running(OLD, 4)
+    stage.tell(stage.rows["m/4"], ShardState.EXITED, exit=Exit(1, None, "crashed", "boom"))
+    stage.step(0)
+    stage.catalog(model("m", NEW, replicas=4, rollout=Rollout.STOP_FIRST))
+    stage.step(0)
+    wishes = [row.wish for row in stage.rows.values() if row.phase is Phase.READY]
+    assert wishes == [Wish.SERVE] * 3
 
 
 def test_a_draining_node_empties_so_many_at_a_time():

@@ -11,7 +11,7 @@ from dataclasses import replace
 from llmgw_controller.core.catalog import Model, Rollout, spec_hash
 from llmgw_controller.core.claims import rooms
 from llmgw_controller.core.draft import Draft
-from llmgw_controller.core.explain import Fit
+from llmgw_controller.core.explain import Explanation, Fit
 from llmgw_controller.core.failing import startable
 from llmgw_controller.core.hearing import is_learning
 from llmgw_controller.core.placement import explain
@@ -52,20 +52,26 @@ def roll(draft: Draft, model: Model, target: int) -> None:
     old = [row for row in ready if outdated(draft, row, model)]
     if not old or is_learning(draft.snapshot, draft.now):
         return
-    # How many of those that serve may go before new ones serve.
-    spare = len(ready) - max(0, target - model.max_unavailable)
     fresh = [row for row in rows if row not in old]
     waiting = sum(row.phase is Phase.UNPLACEABLE for row in fresh)
     rising = sum(row.phase in _RISING for row in fresh)
     leaving = _leaving(draft, model)
+    # Waiting, and neither one too many nor one that somebody leaves for: the fleet is short of room as it is,
+    # which must not keep the others at the old spec for ever.
+    short = max(0, waiting - max(0, len(rows) - target) - leaving)
+    if short and (told := _best(draft, model, frozenset())) is not None and told.fit is Fit.NOW:
+        short = 0  # Room came free in this very pass: it is placed next.
+    # How many of those that serve may go before new ones serve.
+    spare = len(ready) - max(0, target - short - model.max_unavailable)
     if model.rollout is Rollout.STOP_FIRST:
-        _stop_first(draft, model, old, min(spare, model.max_unavailable - leaving - waiting - rising))
-    elif waiting:
-        # Whoever leaves already makes room for one of them.
-        _stop_first(draft, model, old, min(spare, waiting - leaving))
+        away = leaving + waiting - short + rising
+        _stop_first(draft, model, old, min(spare, model.max_unavailable - away))
     elif len(ready) > target:
         for row in old[: len(ready) - target]:
             let_go(draft, row, because="replaced")
+    elif waiting:
+        # Whoever leaves already makes room for one of them.
+        _stop_first(draft, model, old, min(spare, waiting - leaving))
     else:
         beside = model.max_unavailable - max(rising, len(rows) - target) - leaving
         for row in old[: max(0, min(beside, len(old) - rising))]:
@@ -84,18 +90,25 @@ def _stop_first(draft: Draft, model: Model, old: list[ReplicaRow], most: int) ->
     pass does it for the next one."""
     if most <= 0:
         return
-    found = rooms(draft.snapshot, draft.now)
-    evictable: frozenset[ReplicaId] = frozenset(row.replica_id for row in old)
-    for profile in startable(draft.stored, model, draft.snapshot.intervals):
-        told = explain(model, profile, found, evictable=evictable)
-        if told.fit is Fit.NEVER:
-            continue
-        going = [row for row in old if row.replica_id in told.leaving]
-        if told.fit is Fit.NOW and model.rollout is Rollout.STOP_FIRST:
-            going = old[:1]
-        for row in going if len(going) <= most else ():
-            let_go(draft, row, because="replaced; the old one leaves first")
+    told = _best(draft, model, frozenset(row.replica_id for row in old))
+    if told is None:
         return
+    going = [row for row in old if row.replica_id in told.leaving]
+    if told.fit is Fit.NOW and model.rollout is Rollout.STOP_FIRST:
+        going = old[:1]
+    for row in going if len(going) <= most else ():
+        let_go(draft, row, because="replaced; the old one leaves first")
+
+
+def _best(draft: Draft, model: Model, evictable: frozenset[ReplicaId]) -> Explanation | None:
+    """What the planner would find for one replica more, of the first profile that has any chance; None: none
+    has, or all of them fail when they are started."""
+    found = rooms(draft.snapshot, draft.now)
+    told = (
+        explain(model, profile, found, evictable=evictable)
+        for profile in startable(draft.stored, model, draft.snapshot.intervals)
+    )
+    return next((one for one in told if one.fit is not Fit.NEVER), None)
 
 
 def _renew_unplaced(draft: Draft, row: ReplicaRow, model: Model) -> None:
