@@ -4,7 +4,7 @@ Before the stop it can be cancelled at any moment, and is: when a victim is used
 does not acknowledge, when nobody waits any more. After the stop it only goes forward.
 """
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from llmgw_controller.core.activity import Busy, Idle, Unknown
 from llmgw_controller.core.draft import Draft
@@ -58,9 +58,9 @@ def close(draft: Draft) -> None:
 
 def _decide(draft: Draft, victims: Open) -> None:
     """Cancel it, stop all of them, or wait."""
-    because = _void(draft, victims)
-    if because is not None:
-        _cancel(draft, victims, because)
+    void = _void(draft, victims)
+    if void is not None:
+        _cancel(draft, victims, void)
         return
     for receipt, row in victims:
         assert row is not None
@@ -76,10 +76,33 @@ def _decide(draft: Draft, victims: Open) -> None:
             draft.change(PutReplica(with_wish(row, Wish.STOP, because=row.reason or "evicted")))
 
 
-def _void(draft: Draft, victims: Open) -> str | None:
-    """Why it is not to go on; None: it is."""
-    snapshot, now = draft.snapshot, draft.now
-    receipt = victims[0][0]
+@dataclass(frozen=True)
+class Void:
+    """Why an eviction is not to go on."""
+
+    because: str
+    #: A victim could not be put aside, or may be in use: it is let be for a while, or it would be taken from
+    #: its users again and again.
+    rest: bool = False
+
+
+def _void(draft: Draft, victims: Open) -> Void | None:
+    """None: it is to go on."""
+    gone = _unwanted(draft, victims[0][0])
+    if gone is not None:
+        return Void(gone)
+    for receipt, row in victims:
+        if row is None or row.wish is not Wish.DRAIN or not row.revocable:
+            return Void(f"{receipt.victim_replica_id} leaves by itself")
+        because = _in_use(draft, receipt, row) or _not_aside(draft.snapshot, receipt, row, draft.now)
+        if because is not None:
+            return Void(because, rest=True)
+    return None
+
+
+def _unwanted(draft: Draft, receipt: EvictionRow) -> str | None:
+    """Nobody needs the room any more."""
+    snapshot = draft.snapshot
     if snapshot.intervals.eviction is not EvictionPolicy.ON:
         return f"eviction is {snapshot.intervals.eviction.value}"
     beneficiary = snapshot.stored.replicas.get(receipt.beneficiary_replica_id or ReplicaId(""))
@@ -90,12 +113,6 @@ def _void(draft: Draft, victims: Open) -> str | None:
         return f"{beneficiary.replica_id} waits no more: it is {beneficiary.phase.value}"
     if not is_missed(snapshot, beneficiary, model):
         return f"nobody waits for {beneficiary.model} any more"
-    for one, row in victims:
-        if row is None or row.wish is not Wish.DRAIN or not row.revocable:
-            return f"{one.victim_replica_id} leaves by itself"
-        because = _in_use(draft, one, row) or _not_aside(snapshot, one, row, now)
-        if because is not None:
-            return because
     return None
 
 
@@ -104,6 +121,8 @@ def _in_use(draft: Draft, receipt: EvictionRow, row: ReplicaRow) -> str | None:
     match verdict:
         case Busy():
             return f"{row.replica_id} is in use"
+        case Unknown("not_read_yet"):
+            return None  # A new leader looks at the map in a moment; until then nothing is confirmed.
         case Unknown(reason):
             return f"idleness of {row.replica_id} is unknown: {reason.replace('_', ' ')}"
         case Idle(for_s) if for_s + SLACK_S < draft.now - receipt.decided_at:
@@ -139,9 +158,10 @@ def _is_confirmed(draft: Draft, receipt: EvictionRow, row: ReplicaRow | None) ->
     )
 
 
-def _cancel(draft: Draft, victims: Open, because: str) -> None:
-    """They serve again; one that leaves on its own account goes on with that. A victim that could not be put
-    aside is let be for a while, or it would be taken from its users again and again."""
+def _cancel(draft: Draft, victims: Open, void: Void) -> None:
+    """They serve again; one that leaves on its own account goes on with that."""
+    because = void.because
+    until = draft.now + draft.snapshot.intervals.backoff_max_s if void.rest else None
     for receipt, row in victims:
         draft.change(PutEviction(replace(receipt, state=EvictionState.CANCELLED, text=because)))
         text = f"not for {receipt.beneficiary_replica_id}: {because}"
@@ -153,7 +173,6 @@ def _cancel(draft: Draft, victims: Open, because: str) -> None:
             DrainEnd.NODE_LOST,
         )
         if not ended:
-            until = draft.now + draft.snapshot.intervals.backoff_max_s
             draft.change(PutReplica(taken_back(row, now=draft.now, because=because, until=until)))
 
 

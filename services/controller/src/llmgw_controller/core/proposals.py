@@ -5,6 +5,7 @@ it fit with all of them gone), then the cheapest set, then the budget, then whet
 a place once they have left.
 """
 
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
@@ -44,6 +45,29 @@ class Proposal:
     reload_s: float | None
 
 
+@dataclass(frozen=True)
+class Spent:
+    """What has left within the last hour, and how much may."""
+
+    by_model: Counter[ModelId]
+    most: int
+    most_of_a_model: int
+
+    def leaves_room_for(self, more: Counter[ModelId]) -> bool:
+        """The set as a whole is within both budgets."""
+        return self.by_model.total() + more.total() <= self.most and all(
+            self.by_model[model] + count <= self.most_of_a_model for model, count in more.items()
+        )
+
+    def keeps(self, model: ModelId) -> Kept | None:
+        """Its model has given as many as it is to give."""
+        gone = self.by_model[model]
+        if gone < self.most_of_a_model:
+            return None
+        text = f"{counted(gone, 'replica')} of its model evicted in the last hour, of {self.most_of_a_model}"
+        return Kept(Why.BUDGET, text)
+
+
 def proposals(snapshot: Snapshot, verdicts: Verdicts, now: float) -> tuple[Proposal, ...]:
     """What `suggest` shows: for each that waits, on the rooms as they are; also for who was refused and told
     to come again. Empty under the other policies: off means off, and on does it."""
@@ -58,7 +82,7 @@ def propose(
     """In their order. Each on the same rooms `found`, so only the first is sure to hold beside another."""
     if is_learning(snapshot, now) or brake(snapshot, now).on:
         return
-    costs = prices(snapshot, now)
+    costs, spent = prices(snapshot, now), _spent(snapshot, now)
     owing = owed(snapshot.stored)
     hopeless: set[ModelId] = set()
     coming = _Coming(snapshot, now)
@@ -68,7 +92,10 @@ def propose(
             continue
         if len(hopeless) >= HOPELESS_MOST:
             return
-        choice = None if coming.room_for(model) else _choice(snapshot, verdicts, found, wait, now)
+        choice = None
+        if not coming.room_for(model):
+            may, _ = may_make_room(snapshot, verdicts, wait, costs, spent, now)
+            choice = _choice(snapshot, found, wait, may, spent, now)
         wanted = {**owing, row.replica_id: frozenset(choice.leaving if choice else ())}
         # What it lacks beside devices, such as ports, their leaving does not give.
         if choice is None or row.replica_id not in places_after(snapshot, wanted, now):
@@ -78,14 +105,13 @@ def propose(
 
 
 def may_make_room(
-    snapshot: Snapshot, verdicts: Verdicts, wait: Wait, now: float
+    snapshot: Snapshot, verdicts: Verdicts, wait: Wait, costs: Prices, spent: Spent, now: float
 ) -> tuple[dict[ReplicaId, Candidate], dict[ReplicaId, Kept]]:
     """Of all that is idle: who may leave for it, and who not and why."""
     late = wait.overdue(snapshot, now)
     # Two reports of every router that tell of no use are enough for who has waited too long.
     enough_s = 2 * snapshot.intervals.router_stale_s if late else None
     asker = Asker(priority=wait.model.priority, overdue_idle_s=enough_s)
-    costs = prices(snapshot, now)
     may: dict[ReplicaId, Candidate] = {}
     stay: dict[ReplicaId, Kept] = {}
     for replica_id, verdict in sorted(verdicts.by_replica.items()):
@@ -95,7 +121,7 @@ def may_make_room(
             continue
         why = kept(snapshot, row, theirs, verdict, asker, costs, now)
         if why is None and not late:
-            why = _spent(snapshot, row.model, 1, now)
+            why = spent.keeps(row.model)
         if why is not None:
             stay[replica_id] = why
         else:
@@ -147,15 +173,22 @@ class _Coming:
         )
 
 
-def _choice(snapshot: Snapshot, verdicts: Verdicts, found: Rooms, wait: Wait, now: float) -> Choice | None:
-    may, _ = may_make_room(snapshot, verdicts, wait, now)
+def _choice(
+    snapshot: Snapshot,
+    found: Rooms,
+    wait: Wait,
+    may: dict[ReplicaId, Candidate],
+    spent: Spent,
+    now: float,
+) -> Choice | None:
     if not may:
         return None
     profiles = startable(snapshot.stored, wait.model, snapshot.intervals)
     choice = choose(replace(wait.model, profiles=profiles), found, may)
-    if choice is None or (not wait.overdue(snapshot, now) and _over_budget(snapshot, choice, now)):
-        return None
-    return choice
+    if choice is None or wait.overdue(snapshot, now):
+        return choice
+    models = Counter(snapshot.stored.replicas[name].model for name in choice.leaving)
+    return choice if spent.leaves_room_for(models) else None
 
 
 def _candidate(row: ReplicaRow, model: Model, idle: Idle, costs: Prices) -> Candidate:
@@ -190,30 +223,14 @@ def _proposal(
     )
 
 
-def _over_budget(snapshot: Snapshot, choice: Choice, now: float) -> bool:
-    """The set as a whole, with what has left in the last hour."""
-    if _last_hour(snapshot, None, now) + len(choice.leaving) > snapshot.intervals.evictions_per_hour:
-        return True
-    each: dict[ModelId, int] = {}
-    for name in choice.leaving:
-        model = snapshot.stored.replicas[name].model
-        each[model] = each.get(model, 0) + 1
-    return any(_spent(snapshot, model, count, now) is not None for model, count in each.items())
-
-
-def _spent(snapshot: Snapshot, model: ModelId, count: int, now: float) -> Kept | None:
-    """So many more of one model in this hour are too many."""
-    most, gone = snapshot.intervals.evictions_per_model_per_hour, _last_hour(snapshot, model, now)
-    if gone + count <= most:
-        return None
-    return Kept(Why.BUDGET, f"{counted(gone, 'replica')} of its model evicted in the last hour, of {most}")
-
-
-def _last_hour(snapshot: Snapshot, model: ModelId | None, now: float) -> int:
+def _spent(snapshot: Snapshot, now: float) -> Spent:
     """Those under way and done; a cancelled one has cost nobody anything."""
-    return sum(
-        one.state in (EvictionState.DRAINING, EvictionState.DONE)
-        and now - one.decided_at < HOUR_S
-        and model in (None, one.victim_model)
-        for one in snapshot.stored.evictions.values()
+    return Spent(
+        Counter(
+            one.victim_model
+            for one in snapshot.stored.evictions.values()
+            if one.state in (EvictionState.DRAINING, EvictionState.DONE) and now - one.decided_at < HOUR_S
+        ),
+        snapshot.intervals.evictions_per_hour,
+        snapshot.intervals.evictions_per_model_per_hour,
     )
