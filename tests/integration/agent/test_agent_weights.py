@@ -151,11 +151,12 @@ async def test_case_39_weights_that_went_are_seen_before_an_engine_opens_them(
         one.want()
         await one.in_state("s2", EXITED)
         (published(one) / "sub" / "config.json").unlink()
-    # And with no mirror to have them from: told, and nothing is launched.
-    one.want((weighted(one, "s3", "http://127.0.0.1:9"), RUN))
-    gone = await one.in_state("s3", EXITED)
-    assert gone.exit.reason == "weights_failed"
-    assert not gone.HasField("pid")
+    # And with a mirror that has them no more: told, and nothing is launched.
+    async with mirror(one.model, "v1", FILES, failed="gone upstream") as source:
+        one.want((weighted(one, "s3", source.url), RUN))
+        gone = await one.in_state("s3", EXITED)
+        assert gone.exit.reason == "weights_failed"
+        assert not gone.HasField("pid")
 
 
 async def test_touched_but_unchanged_weights_are_hashed_and_kept(one: OneTest) -> None:

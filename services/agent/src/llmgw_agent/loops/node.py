@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 
 from llmgw_agent.core import plan as planning
 from llmgw_agent.core.devices import Device
+from llmgw_agent.core.reasons import REASONS
 from llmgw_agent.core.shard import MAY_RUN, Exit, Shard, ShardState
 from llmgw_agent.core.spec import ShardSpec
 from llmgw_agent.core.weights import Held
@@ -100,7 +101,9 @@ class Node:
     def _ended(self, task: "asyncio.Task[None]") -> None:
         owner = self._owners.get(ShardId(task.get_name().removeprefix("shard ")))
         if owner is not None and owner.shard.exit is not None:
-            self.exits[owner.shard.exit.reason] += 1
+            # A controller's stop may carry a sentence, and a metric's label must be one of few words.
+            reason = owner.shard.exit.reason
+            self.exits[reason if reason in REASONS else "stopped"] += 1
         if not task.cancelled() and (error := task.exception()) is not None and not self.bug.done():
             self.bug.set_exception(error)
 

@@ -30,6 +30,8 @@ BLAME: dict[str, Blame] = {
     # It ran although it was in no list of ours; and what was to be stopped was not there.
     "orphan": Blame.NOBODY,
     "absent": Blame.NOBODY,
+    # We gave its name to another spec.
+    "replaced": Blame.NOBODY,
     # Mirror, disk, or a wrong checksum: no engine was started, so none is to blame.
     "weights_failed": Blame.SUPPLY,
     # A machine that reboots under its engine may do so each time.
@@ -43,6 +45,10 @@ BLAME: dict[str, Blame] = {
     "restarted_by_itself": Blame.NODE,
     # No program, no journal: nothing of the engine ran.
     "launch_failed": Blame.NODE,
+    # The engine is not installed there; on other nodes it may be.
+    "engine_absent": Blame.NODE,
+    # The GPU's memory, or the machine's: the profile asks for more than there is.
+    "out_of_memory": Blame.START,
     "crashed": Blame.START,
     "never_ready": Blame.START,
     "stalled": Blame.START,
