@@ -133,6 +133,10 @@ class Store(Protocol):
     @property
     def kind(self) -> Literal["postgres", "memory"]: ...
 
+    async def clock(self) -> float | None:
+        """The store's own clock, unix seconds; None: it has none but ours. Raises Unavailable."""
+        ...
+
     async def load(self) -> Stored:
         """Everything, as of one moment. Raises Unavailable when the store does not answer."""
         ...

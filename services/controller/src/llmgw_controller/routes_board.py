@@ -44,6 +44,8 @@ class RoutesBoard:
         self._version = 0
         self._published_at = 0.0
         self._deltas: deque[tuple[int, pb.RouteDelta]] = deque(maxlen=DELTAS_KEPT)
+        #: When each of the newest versions was made, term clock.
+        self._made: deque[tuple[int, float]] = deque(maxlen=DELTAS_KEPT)
         self._moved = asyncio.Event()
         self._ended = False
         self._watchers: dict[RouterId, Watcher] = {}
@@ -75,6 +77,7 @@ class RoutesBoard:
     def _take(self, table: RouteTable, now: float, delta: pb.RouteDelta | None) -> None:
         self._table, self._published_at = table, now
         self._version += 1
+        self._made.append((self._version, now))
         # A mark that went and came back is a new one: what a router said of the first says nothing of it.
         self._marked = {
             row.endpoint_id: self._marked.get(row.endpoint_id, self._version)
@@ -153,6 +156,12 @@ class RoutesBoard:
         """The version that all workers of this router have applied; None: it has not said so."""
         word = self._acknowledged.get(router_id)
         return word.version if word is not None and word.incarnation == incarnation else None
+
+    def behind_since(self, applied: int | None) -> float | None:
+        """When the first version was made that this one lacks; None: it lacks none. Of what is older than is
+        remembered, the oldest known."""
+        missing = [at for version, at in self._made if version > (applied or 0)]
+        return min(missing, default=None)
 
     def forget(self, router_id: RouterId) -> None:
         """It said goodbye, or an operator gave it up."""

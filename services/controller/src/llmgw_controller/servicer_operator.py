@@ -4,6 +4,7 @@ from llmgw.v1 import operator_pb2 as pb
 from llmgw.v1 import operator_pb2_grpc
 from llmgw_controller.operator.benchmarks import Benchmarks
 from llmgw_controller.operator.desk import Context
+from llmgw_controller.operator.doctor import Doctor
 from llmgw_controller.operator.events import Events
 from llmgw_controller.operator.logs import Logs
 from llmgw_controller.operator.models import Models
@@ -17,6 +18,7 @@ from llmgw_controller.operator.weights import WeightsCalls
 
 class OperatorServicer(
     Views,
+    Doctor,
     Events,
     Models,
     Replicas,

@@ -8,6 +8,8 @@ from llmgw.v1 import operator_pb2 as pb
 from llmgw_controller import wire_room
 from llmgw_controller.core.activity import Busy, Idle, Unknown, Verdict
 from llmgw_controller.core.capacity import ClassCapacity, DeviceLine, Part, Parts
+from llmgw_controller.core.disagreement import Disagreement
+from llmgw_controller.core.doctor import Examination
 from llmgw_controller.core.explain import TEXT, Fit
 from llmgw_controller.core.fabrics import FabricLine, LargestFit
 from llmgw_controller.core.fixes import Fix
@@ -453,4 +455,26 @@ def _fix(one: Fix) -> pb.WhyFix:
         value = getattr(one, name)
         if value is not None:
             setattr(message, name, value)
+    return message
+
+
+def doctor(found: Examination, about: pb.ViewInfo) -> pb.DoctorResponse:
+    """What disagrees, and what was looked at."""
+    return pb.DoctorResponse(
+        info=about,
+        disagreements=[_disagreement(one) for one in found.disagreements],
+        checked=list(found.checked),
+    )
+
+
+def _disagreement(one: Disagreement) -> pb.Disagreement:
+    message = pb.Disagreement(
+        severity=_SEVERITY[one.severity],
+        kind=one.kind,
+        subject=one.subject,
+        witnesses=[pb.Witness(who=witness.who, says=witness.says) for witness in one.witnesses],
+        outcome=one.outcome,
+    )
+    if one.since is not None:
+        message.since_unix_s = one.since
     return message

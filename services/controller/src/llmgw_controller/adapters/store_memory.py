@@ -42,6 +42,10 @@ class MemoryStore:
         """Vanishes with us."""
         return "memory"
 
+    async def clock(self) -> float | None:
+        """As in the port."""
+        return None
+
     async def load(self) -> Stored:
         """As in the port."""
         await asyncio.sleep(0)  # gives way, as a real store does

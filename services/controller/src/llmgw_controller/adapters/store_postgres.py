@@ -71,6 +71,14 @@ class PostgresStore:
         """Survives us."""
         return "postgres"
 
+    async def clock(self) -> float | None:
+        """As in the port."""
+        with told("answer"):
+            async with self._postgres.connection() as connection:
+                return float(
+                    await connection.fetchval("SELECT extract(epoch FROM clock_timestamp())::float8")
+                )
+
     async def load(self) -> Stored:
         """As in the port."""
         with told("answer"):

@@ -388,3 +388,36 @@ def _fix(fix: pb.WhyFix) -> Json:
         "ready_in_seconds": _opt(fix, "ready_in_s"),
         "reload_seconds": _opt(fix, "reload_s"),
     }
+
+
+def doctor(answer: pb.DoctorResponse) -> Json:
+    return head("doctor", answer.info) | {
+        "disagreements": [
+            {
+                "severity": words.severity(one.severity),
+                "kind": one.kind,
+                "subject": one.subject,
+                "since": iso(_opt(one, "since_unix_s")),
+                "witnesses": [{"who": witness.who, "says": witness.says} for witness in one.witnesses],
+                "outcome": one.outcome,
+            }
+            for one in answer.disagreements
+        ],
+        "checked": list(answer.checked),
+    }
+
+
+def asked(address: str, word: pb.GetLeaderResponse | None, error: str | None) -> Json:
+    """One controller's own word on who leads; null where it did not answer."""
+    if word is None:
+        return {"address": address, "error": error}
+    return {
+        "address": address,
+        "error": None,
+        "name": word.name,
+        "leading": word.leading,
+        "leader": _opt(word, "leader_name"),
+        "term": _opt(word, "term"),
+        "store": word.store,
+        "config_hash": word.config_hash,
+    }

@@ -35,7 +35,7 @@ async def call_leader(addresses: tuple[HostPort, ...], call: Call[T]) -> T:
         if address in tried:
             continue
         try:
-            return await _call_one(address, call)
+            return await call_one(address, call)
         except NotLeader as e:
             tried[address] = "stands by, and knows no leader"
             if e.leader_address:
@@ -51,11 +51,16 @@ async def call_leader(addresses: tuple[HostPort, ...], call: Call[T]) -> T:
         steps = ["a standby takes over within the lease's ttl (10 s unless set otherwise): try again"]
     else:
         text = f"no controller answered in {CONNECT_TIMEOUT_S:.0f} s ({story})"
-        steps = ["engines and routers go on without one", "try: --controller HOST:PORT[,HOST:PORT]"]
+        steps = [
+            "engines and routers go on without one; on a node, what runs there: llmgw-agent ps",
+            "try: --controller HOST:PORT[,HOST:PORT]",
+            "try: llmgwctl doctor",
+        ]
     raise NoController(text, next_steps=steps)
 
 
-async def _call_one(address: HostPort, call: Call[T]) -> T:
+async def call_one(address: HostPort, call: Call[T]) -> T:
+    """Make one call at this address. Raises Unavailable (unreachable, timed_out), and what it answered."""
     link = channel(address)
     try:
         try:

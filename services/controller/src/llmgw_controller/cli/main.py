@@ -14,6 +14,7 @@ from llmgw.v1 import operator_pb2 as pb
 from llmgw_controller.cli import (
     bench,
     capacity,
+    doctor,
     events,
     logs,
     model,
@@ -97,7 +98,16 @@ def version(session: Session) -> None:
 
 
 replica.replica.add_command(logs.replica_logs)
-for command in (*show.ALL, events.events, *room.ALL, model.model, replica.replica, node.node, router.router):
+for command in (
+    *show.ALL,
+    events.events,
+    doctor.doctor,
+    *room.ALL,
+    model.model,
+    replica.replica,
+    node.node,
+    router.router,
+):
     ctl.add_command(command)
 for measured in (weights.weights, bench.bench, capacity.capacity):
     ctl.add_command(measured)

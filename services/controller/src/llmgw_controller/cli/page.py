@@ -8,6 +8,7 @@ import sys
 import textwrap
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from typing import TextIO
 
 from rich.cells import cell_len
 from rich.console import Console
@@ -38,13 +39,31 @@ class Page:
         return "\n".join("".join(text for text, _ in line).rstrip() for line in self.lines)
 
     def print(self) -> None:
-        console = Console(file=sys.stdout, highlight=False, emoji=False, soft_wrap=True, markup=False)
+        console = _console(sys.stdout)
         for line in self.lines:
-            text = Text()
-            for piece, style in line:
-                text.append(piece, style=style or None)
-            text.rstrip()
-            console.print(text, overflow="ignore", crop=False)
+            console.print(_text(line), overflow="ignore", crop=False)
+
+    def styled(self) -> list[str]:
+        """Lines with the colours that stdout takes."""
+        console = _console(sys.stdout)
+        made = []
+        for line in self.lines:
+            with console.capture() as capture:
+                console.print(_text(line), overflow="ignore", crop=False, end="")
+            made.append(capture.get())
+        return made
+
+
+def _console(out: TextIO) -> Console:
+    return Console(file=out, highlight=False, emoji=False, soft_wrap=True, markup=False)
+
+
+def _text(line: list[Piece]) -> Text:
+    text = Text()
+    for piece, style in line:
+        text.append(piece, style=style or None)
+    text.rstrip()
+    return text
 
 
 def wrapped(page: Page, lead: list[Piece], text: str) -> None:

@@ -4,7 +4,6 @@ import asyncio
 import json
 import os
 import sys
-import time
 from collections.abc import Callable
 from typing import Any, NoReturn, TypeVar
 
@@ -12,10 +11,9 @@ import click
 
 from llmgw_controller.cli.client import Call, call_leader
 from llmgw_controller.cli.page import Page
+from llmgw_controller.cli.watch import Watch
 from llmgw_kit.addresses import HostPort
 from llmgw_kit.names import did_you_mean
-
-WATCH_EVERY_S = 2.0
 
 T = TypeVar("T")
 Render = Callable[[Page, T], int]
@@ -37,20 +35,17 @@ class Session:
         return asyncio.run(call_leader(self.addresses, call))
 
     def show(self, call: Call[T], render: Render[T], to_json: Callable[[T], Any]) -> NoReturn:
-        """Ask once, or every two seconds with --watch, and print; exits with what `render` returns."""
-        while True:
-            answer = self.ask(call)
-            page = Page(ascii_only=self.ascii_only)
-            code = render(page, answer)
-            if self.watch and sys.stdout.isatty():
-                click.clear()
-            if self.output == "json":
-                click.echo(json.dumps(to_json(answer), ensure_ascii=False, indent=2))
-            else:
-                page.print()
-            if not self.watch:
-                sys.exit(code)
-            time.sleep(WATCH_EVERY_S)
+        """Ask once and print, and exit with what `render` returns; with --watch again and again."""
+        if self.watch:
+            Watch(self).run(call, render, to_json)
+        answer = self.ask(call)
+        page = Page(ascii_only=self.ascii_only)
+        code = render(page, answer)
+        if self.output == "json":
+            click.echo(json.dumps(to_json(answer), ensure_ascii=False, indent=2))
+        else:
+            page.print()
+        sys.exit(code)
 
 
 class Commands(click.Group):

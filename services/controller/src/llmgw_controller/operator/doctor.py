@@ -1,0 +1,61 @@
+"""The call that compares what the database, the agents and the routers say."""
+
+import asyncio
+
+from llmgw.v1 import operator_pb2 as pb
+from llmgw_controller import wire_operator
+from llmgw_controller.core.doctor import DatabaseWord, examine
+from llmgw_controller.core.doctor_traffic import RoutesWord
+from llmgw_controller.core.members import members
+from llmgw_controller.core.state import Stored
+from llmgw_controller.operator.desk import Context, Desk
+from llmgw_controller.reign import Reign
+from llmgw_kit.errors import Unavailable
+
+#: While the leader writes, its copy and the database are read at two moments; once more then.
+READS_MOST = 3
+
+
+class Doctor(Desk):
+    """Nothing is changed here."""
+
+    async def Doctor(self, request: pb.DoctorRequest, context: Context) -> pb.DoctorResponse:
+        """Who disagrees with whom."""
+        reign, view = await self._view()
+        database = await _database(reign)
+        stored, now = reign.ledger.stored, reign.tenure.now()
+        snapshot = reign.snapshot(stored)
+        applied = reign.applied(stored)
+        behind = {
+            router_id: since
+            for router_id in stored.routers
+            if (since := reign.board.behind_since(applied.get(router_id))) is not None
+        }
+        found = await asyncio.to_thread(
+            examine,
+            snapshot,
+            members(snapshot, reign.board.watching, applied),
+            RoutesWord(reign.board.version, behind),
+            database,
+            now,
+        )
+        return wire_operator.doctor(found, self._info(reign, view))
+
+
+async def _database(reign: Reign) -> DatabaseWord:
+    """The rows and the clock, read past the leader's copy; rows only of a moment at which the copy stood
+    still, or every write under way would look like a difference."""
+    rows: Stored | None = None
+    clock_s: float | None = None
+    try:
+        for _ in range(READS_MOST):
+            before = reign.ledger.stored
+            read = await reign.world.store.load()
+            if reign.ledger.stored == before:
+                rows = read
+                break
+        asked = reign.tenure.now()
+        clock_s = await reign.world.store.clock()
+        return DatabaseWord(rows, clock_s, (asked + reign.tenure.now()) / 2)
+    except Unavailable:
+        return DatabaseWord(None, None, reign.tenure.now())
