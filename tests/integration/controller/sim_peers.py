@@ -185,6 +185,10 @@ class SimAgent:
         self.shards[spec.shard_id] = shard
         self.say(shard_status=agent_pb2.ShardStatus(shards=[shard]))
 
+    def tell(self, shard: agent_pb2.ObservedShard) -> None:
+        """Say what is seen of a shard, after the test has changed it."""
+        self.say(shard_status=agent_pb2.ShardStatus(shards=[shard]))
+
     def finish(self) -> None:
         """What was loading serves now."""
         for shard in self.shards.values():
@@ -311,6 +315,10 @@ class SimRouter:
             router_id=self.router_id, incarnation=self.incarnation, term=self.term, version=self.version,
             drained_endpoint_ids=drained,
         )  # fmt: skip
+
+    def acknowledge(self) -> None:
+        """Say once more what is applied and drained."""
+        self._acks.put_nowait(self._word())
 
     async def _acknowledge(self, stub: Any) -> None:
         async def words() -> AsyncIterator[routing_pb2.AcknowledgeRequest]:
