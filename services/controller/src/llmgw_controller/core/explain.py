@@ -123,7 +123,7 @@ class Explanation:
         if self.fitting:
             counts = f"{len(self.fitting)} free and fitting of {self.nodes_needed} on one fabric; {counts}"
         counts = counts or "none on one fabric"
-        return f"needs {self.needs}; of {self.considered} nodes: {counts}{self._numbers()}"
+        return f"needs {self.needs}; of {counted(self.considered, 'node')}: {counts}{self._numbers()}"
 
     def _numbers(self) -> str:
         """Of the limits that were met, those with a number that does not move by itself."""
