@@ -272,3 +272,41 @@ async def test_ages_are_of_the_monotonic_clock(server: EmbeddedRedis, routers: t
     at = int((await fields(server, router_key("two")))["at"])
     assert at - 3_600_000 - 5000 <= int(found["m/1"]) <= at - 3_600_000
     assert at - 5000 <= int(found["m/2"]) <= at
+
+
+class Counting:
+    """The client of a Redis, with what it sends counted; everything still reaches the server."""
+
+    def __init__(self, client: "redis.asyncio.Redis") -> None:
+        self.sent: list[str] = []
+        self._execute = client.execute_command
+        client.execute_command = self.execute_command  # type: ignore[method-assign]
+
+    async def execute_command(self, *words: object, **options: object) -> object:
+        self.sent.append(str(words[0]))
+        return await self._execute(*words, **options)
+
+
+@pytest.mark.parametrize(("replicas", "requests"), [(4, 4), (4, 4000), (400, 400), (400, 40_000)])
+async def test_a_tick_is_one_script_call_whatever_the_traffic(
+    server: EmbeddedRedis, replicas: int, requests: int
+) -> None:
+    """Rule 1 of idleness costs: nothing per request, nothing per replica."""
+    bench = Bench(server, "one")
+    board = bench.loop._board
+    rows = {f"m/{number}@1": row(f"m/{number}") for number in range(replicas)}
+    board.publish(Routes(term=1, version=2, endpoints=rows), Source.CONTROLLER)
+    await bench.loop.tick()
+    counting = Counting(bench.store._redis)
+    for tick in range(3):
+        await bench.clock.advance(5)
+        for number in range(requests):
+            bench.touch(f"m/{number % replicas}", in_flight=number % 3)
+        await bench.loop.tick()
+        assert counting.sent == ["EVAL"] * (tick + 1)
+    await bench.clock.advance(5)
+    await bench.loop.tick()
+    assert counting.sent == ["EVAL"] * 4, "and one when nothing was asked: the heartbeat"
+    found = await fields(server, ACTIVITY_KEY)
+    assert len(found) == replicas + 3
+    await bench.store.close()
