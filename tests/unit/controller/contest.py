@@ -6,16 +6,26 @@ story. What happened is kept apart from any row: the engines that ran, and the w
 """
 
 import random
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
 from llmgw_controller.core.activity import Activity, ActivityMap, RouterReport
 from llmgw_controller.core.apply import apply
-from llmgw_controller.core.catalog import Catalog, Model
+from llmgw_controller.core.catalog import Model
 from llmgw_controller.core.desired import desired_for
-from llmgw_controller.core.plan import PutActivation, Release, Reserve
+from llmgw_controller.core.plan import Plan, PutActivation, Release
 from llmgw_controller.core.reconcile import reconcile
 from llmgw_controller.core.routes import routes
-from llmgw_controller.core.state import ActivationRow, Exit, NodeRow, ShardReport, ShardState, Snapshot, Wish
+from llmgw_controller.core.state import (
+    ActivationRow,
+    Exit,
+    NodeRow,
+    ShardReport,
+    ShardState,
+    Snapshot,
+    Stored,
+    Wish,
+)
 from llmgw_kit.ids import DeviceId, ModelId, NodeId, ReplicaId, RouterId, ShardId
 from tests.unit.controller.build import heard, member, report, snapshot
 
@@ -46,7 +56,11 @@ class Contest:
     stop_s: float = 3.0
     #: Clients give up after so long, and the same person asks again soon.
     patience_s: float = 120.0
+    #: Chance per tick that the router goes silent or Redis is flushed, for a while.
+    faults: float = 0.0
     now: float = 10_000.0
+    #: Sees each plan before it is applied, with the rows it was made on.
+    look: Callable[[Stored, Plan], None] | None = None
 
     snap: Snapshot = field(init=False)
     rng: random.Random = field(init=False)
@@ -58,7 +72,10 @@ class Contest:
     #: Engines by shard: since when it loads, and since when it is told to stop.
     engines: dict[ShardId, list[float | None]] = field(default_factory=dict)
     touched: dict[ReplicaId, float] = field(default_factory=dict)
-    killed_in_flight: int = 0
+    #: Requests that ran at an engine when it was told to stop.
+    cut: int = 0
+    #: Nobody can tell what is used: until then.
+    blind_until: float = 0.0
     _reported: float = -1e9
     _report: RouterReport | None = None
 
@@ -82,6 +99,8 @@ class Contest:
         for _ in range(4):
             plan = reconcile(self.snap, self.now)
             self._watch(plan)
+            if self.look is not None:
+                self.look(self.snap.stored, plan)
             self.snap = replace(self.snap, stored=apply(self.snap.stored, plan.changes))
             if not plan.changes:
                 break
@@ -127,6 +146,16 @@ class Contest:
             if one.replica_id is not None:
                 in_flight[one.replica_id] = in_flight.get(one.replica_id, 0) + 1
         clock = self.now + REDIS_AHEAD_S
+        if self.faults and not self.blind and self.rng.random() < self.faults:
+            self.blind_until = self.now + self.rng.uniform(20, 90)
+        if self.blind:
+            # Its drain marks are not told either: it is cut off, and goes on relaying.
+            silent = ActivityMap(clock, None, None, {}, {})
+            self.snap = replace(
+                self.snap, stored=apply(self.snap.stored, rows), activity=Activity(silent), held=held,
+                drained=frozenset(),
+            )  # fmt: skip
+            return
         if self.now - self._reported >= REPORT_S:
             self._reported = self.now
             self._told = {name: at + REDIS_AHEAD_S for name, at in self.touched.items()}
@@ -152,7 +181,7 @@ class Contest:
                 engine = self.engines.setdefault(part.shard_id, [self.now, None])
                 if wish is Wish.STOP and engine[1] is None:
                     engine[1] = self.now
-                    self.killed_in_flight += sum(one.replica_id == row.replica_id for one in self.requests)
+                    self.cut += sum(one.replica_id == row.replica_id for one in self.requests)
                 state = ShardState.SERVING if self.now - engine[0] >= self.load_s else ShardState.LOADING
                 if engine[1] is not None:
                     state = ShardState.EXITED if self.now - engine[1] >= self.stop_s else ShardState.STOPPING
@@ -174,7 +203,15 @@ class Contest:
             for part in row.shards:
                 for device in part.device_ids if not part.released else ():
                     assert held.setdefault((part.node_id, device), row.replica_id) == row.replica_id
-        assert all(isinstance(one, Reserve) or one is not None for one in plan.changes)
+
+    def in_flight(self, replica_id: ReplicaId) -> int:
+        """Really, whatever anybody has reported."""
+        return sum(one.replica_id == replica_id for one in self.requests)
+
+    @property
+    def blind(self) -> bool:
+        """No report of the router is fresh, or Redis has lost its map."""
+        return self.now < self.blind_until
 
     def most_in_an_hour(self) -> int:
         times = [at for at, _ in self.evictions]
@@ -183,7 +220,3 @@ class Contest:
     def longest_wait(self) -> float:
         open_now = [self.now - since for since in self.unserved.values()]
         return max([seconds for _, seconds in self.waits] + open_now, default=0.0)
-
-
-def catalog_of(models: list[Model]) -> Catalog:
-    return Catalog({one.name: one for one in models})
