@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import asyncio
 import json
 import threading
@@ -10,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from llmgw_agent.adapters import nvml_reading
 from llmgw_agent.adapters.declared import DeclaredDevices
 from llmgw_agent.adapters.fault_memory import FaultMemory
 from llmgw_agent.adapters.nvidia import PATIENCE_S, SILENT_S, NvidiaDevices
@@ -348,3 +350,44 @@ async def test_declared_devices_show_class_since_notes_and_who_else_is_there(tmp
         clock.unix_s(),
         broken.fault,
     )
+
+
+async def test_nvidia_case_38_an_agent_starts_under_a_driver_that_does_not_answer(tmp_path: Path) -> None:
+    nvml = FakeNvml([Gpu("GPU-a", energy=500)])
+    before = await nvidia(nvml, tmp_path).read()
+    nvml.usable = False
+    again = nvidia(nvml, tmp_path)
+    (device,) = await again.read()
+    assert (device.device_id, device.gpu_class) == (before[0].device_id, "H100")
+    assert (device.memory_total_bytes, device.memory_used_bytes) == (80 << 30, None)
+    assert (device.state, device.reason) == (DeviceState.UNHEALTHY, "driver_silent")
+    nvml.usable = True
+    assert [(one.state, one.reason) for one in await again.read()] == [(DeviceState.HEALTHY, None)]
+
+
+async def test_nvidia_a_gpu_taken_out_of_the_machine_is_forgotten_with_the_boot(tmp_path: Path) -> None:
+    nvml = FakeNvml([Gpu("GPU-a"), Gpu("GPU-b")])
+    await nvidia(nvml, tmp_path).read()
+    del nvml.gpus[1]
+    assert [one.state for one in await nvidia(nvml, tmp_path).read()] == [
+        DeviceState.HEALTHY,
+        DeviceState.MISSING,
+    ]
+    assert len(await nvidia(nvml, tmp_path, boot="b2").read()) == 1
+
+
+def test_every_name_that_is_asked_of_the_library_exists_in_the_real_one() -> None:
+    import pynvml
+
+    asked: set[str] = set()
+    for node in ast.walk(ast.parse(Path(nvml_reading.__file__).read_text())):
+        if isinstance(node, ast.Attribute) and node.attr.lower().startswith("nvml"):
+            asked.add(node.attr)
+        if isinstance(node, ast.Constant) and str(node.value).startswith("NVML_FI"):
+            asked.add(str(node.value))
+    answer = dict(pynvml.c_nvmlFieldValue_t._fields_)
+    assert {"nvmlReturn", "value"} <= answer.keys()
+    asked.discard("nvmlReturn")
+    assert len(asked) > 20
+    assert {name for name in asked if not hasattr(pynvml, name)} == set()
+    assert {name for name in asked if not hasattr(FakeNvml([]), name)} == set()

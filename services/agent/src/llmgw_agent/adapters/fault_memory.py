@@ -1,19 +1,33 @@
-"""Device faults that outlive the agent: a restart of ours resets no GPU.
+"""Devices and their faults, remembered over a restart of the agent: that resets no GPU.
 
-Kept with the boot they were seen in; another boot has reset every device.
+Faults are kept with the boot they were seen in; another boot has reset every device. What the devices are is
+kept for a start under a driver that does not answer: the engines of such a node run on, and must be adopted.
 """
 
 import logging
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from llmgw_agent.adapters.files import read_json, write_json
+from llmgw_agent.core.devices import Device
 from llmgw_agent.core.faults import SIGNS, Fault, FaultClass
 from llmgw_agent.core.health import COUNTED, Health, Standing, rebooted
 from llmgw_kit.ids import DeviceId
 
 log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Remembered:
+    """One device as an earlier agent knew it."""
+
+    #: What it is; nothing it showed.
+    device: Device
+    health: Health
+    #: False: the machine was restarted since.
+    this_boot: bool = True
 
 
 class FaultMemory:
@@ -24,21 +38,24 @@ class FaultMemory:
         self._boot_id = boot_id
         self._written: object = None
 
-    def read(self) -> dict[DeviceId, Health]:
+    def read(self) -> dict[DeviceId, Remembered]:
         """By device. A file that cannot be read is told and means: nothing is remembered."""
         try:
             plain = read_json(self._path) or {"boot_id": None, "devices": {}}
-            found = {DeviceId(name): _from_plain(one) for name, one in plain["devices"].items()}
+            found = {DeviceId(name): _from_plain(name, one) for name, one in plain["devices"].items()}
         except (OSError, ValueError, TypeError, KeyError, AttributeError) as e:
             log.error("device faults %s cannot be read (%s); none is remembered", self._path, e)
             return {}
         if plain["boot_id"] != self._boot_id:
-            return {name: rebooted(one) for name, one in found.items()}
+            return {
+                name: Remembered(one.device, rebooted(one.health), this_boot=False)
+                for name, one in found.items()
+            }
         return found
 
-    def keep(self, devices: Mapping[DeviceId, Health]) -> None:
-        """Written when a fault came or went; a disk that refuses is told, and asked again the next time."""
-        brief = {name: (_lasting(one), one.newest, one.uncorrectable) for name, one in devices.items()}
+    def keep(self, devices: Mapping[DeviceId, Remembered]) -> None:
+        """Written when a device or a fault came or went; a disk that refuses is told, and tried again."""
+        brief = {name: _brief(one.health) for name, one in devices.items()}
         if brief == self._written:
             return
         plain = {"boot_id": self._boot_id, "devices": {name: _plain(one) for name, one in devices.items()}}
@@ -54,8 +71,17 @@ def _lasting(health: Health) -> tuple[Standing, ...]:
     return tuple(one for one in health.faults if one.fault.reason not in SIGNS or one.fault.reason == COUNTED)
 
 
-def _plain(health: Health) -> dict[str, Any]:
+def _brief(health: Health) -> object:
+    return (_lasting(health), health.newest, health.uncorrectable)
+
+
+def _plain(one: Remembered) -> dict[str, Any]:
+    device, health = one.device, one.health
     return {
+        "index": device.index,
+        "gpu_class": device.gpu_class,
+        "vendor": device.vendor,
+        "memory_total_bytes": device.memory_total_bytes,
         "faults": [{**_fault(one.fault), "last": one.last} for one in _lasting(health)],
         "newest": None if health.newest is None else _fault(health.newest),
         "since": health.since if _lasting(health) else None,
@@ -68,12 +94,17 @@ def _fault(one: Fault) -> dict[str, Any]:
     return {"class": one.fault_class.value, "reason": one.reason, "text": one.text, "at": one.at}
 
 
-def _from_plain(plain: dict[str, Any]) -> Health:
-    return Health(
+def _from_plain(name: str, plain: dict[str, Any]) -> Remembered:
+    device = Device(
+        DeviceId(name), int(plain["index"]), str(plain["gpu_class"]), str(plain["vendor"]),
+        memory_total_bytes=plain["memory_total_bytes"],
+    )  # fmt: skip
+    health = Health(
         faults=tuple(Standing(_fault_from(one), float(one["last"])) for one in plain["faults"]),
         newest=None if plain["newest"] is None else _fault_from(plain["newest"]),
         since=plain["since"], uncorrectable=plain["uncorrectable"], energy_mj=plain["energy_mj"],
     )  # fmt: skip
+    return Remembered(device, health)
 
 
 def _fault_from(plain: dict[str, Any]) -> Fault:

@@ -12,6 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any, Protocol
 
+from llmgw_agent.adapters.fault_memory import Remembered
 from llmgw_agent.adapters.nvml_reading import Nvml, Reader, Readings
 from llmgw_agent.core.devices import Device, DeviceState, Holder, shared_out
 from llmgw_agent.core.faults import sign, xid
@@ -36,10 +37,10 @@ def load_nvml() -> Nvml:
 
 
 class Remembers(Protocol):
-    """Faults over a restart of the agent."""
+    """Devices and faults over a restart of the agent."""
 
-    def read(self) -> dict[DeviceId, Health]: ...
-    def keep(self, devices: Mapping[DeviceId, Health]) -> None: ...
+    def read(self) -> dict[DeviceId, Remembered]: ...
+    def keep(self, devices: Mapping[DeviceId, Remembered]) -> None: ...
 
 
 class NvidiaDevices:
@@ -49,10 +50,24 @@ class NvidiaDevices:
         self, nvml: Nvml, *, holder: Callable[[int, int | None], Holder], clock: Clock,
         memory: Remembers, quiet_s: float = QUIET_S,
     ) -> None:  # fmt: skip
-        """`holder` tells whose a pid is. Raises StartupError when NVML cannot be used."""
+        """`holder` tells whose a pid is. Raises StartupError when NVML cannot be used and this node has never
+        shown a GPU: one that has may be running engines, and a driver that was upgraded under them."""
         self._holder, self._clock, self._memory, self._quiet_s = holder, clock, memory, quiet_s
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="nvml")
+        self._one_reader = asyncio.Lock()
+        self._asking: asyncio.Future[Readings] | None = None
+        #: Monotonic, of the first question that was not answered since the last answer.
+        self._unanswered_s: float | None = None
+        #: NVML has answered this agent once.
+        self._answered = False
         self._reader = Reader(nvml)
+        remembered = memory.read()
+        self._known = {name: one.device for name, one in remembered.items()}
+        self._health = {name: one.health for name, one in remembered.items()}
+        #: Gone with an earlier boot, perhaps for good: only the first answer tells.
+        self._unsure = {name for name, one in remembered.items() if not one.this_boot}
+        if remembered:
+            return  # asked first by `read`, on its thread: it may hang
         try:
             self._reader.start()
         except nvml.NVMLError as e:
@@ -63,12 +78,6 @@ class NvidiaDevices:
                     "on a node without NVIDIA GPUs set inventory: declared",
                 ],
             ) from None
-        self._known: dict[DeviceId, Device] = {}
-        self._health = memory.read()
-        self._one_reader = asyncio.Lock()
-        self._asking: asyncio.Future[Readings] | None = None
-        #: Monotonic, of the first question that was not answered since the last answer.
-        self._unanswered_s: float | None = None
 
     async def read(self) -> tuple[Device, ...]:
         """Raises Unavailable when the driver does not answer, and it has not been silent for long."""
@@ -81,6 +90,11 @@ class NvidiaDevices:
             readings = await self._ask()
         except Unavailable as e:
             self._unanswered_s = asked_s if self._unanswered_s is None else self._unanswered_s
+            if self._known and not self._answered:
+                log.error("%s; the GPUs are those of before, and unhealthy", e.text)
+                return tuple(
+                    replace(one, state=DeviceState.UNHEALTHY, reason="driver_silent") for one in self._told()
+                )
             if self._clock.monotonic_s() - self._unanswered_s < SILENT_S or not self._known:
                 raise
             log.error("%s; its GPUs are taken for unhealthy", e.text)
@@ -88,7 +102,7 @@ class NvidiaDevices:
             for name in self._known:
                 self._health[name] = event(self._health[name], fault)
             return self._told()
-        self._unanswered_s = None
+        self._unanswered_s, self._answered = None, True
         self._take(readings)
         return self._told()
 
@@ -122,6 +136,9 @@ class NvidiaDevices:
                 reading.device, foreign_used_bytes=shared.foreign_bytes if shared else None,
                 foreign=shared.foreign if shared else (), own=shared.own if shared else (),
             )  # fmt: skip
+        for name in self._unsure - here.keys():
+            del self._known[name], self._health[name]
+        self._unsure = set()
         gone = self._known.keys() - here.keys()
         for code, told in readings.xids:
             # A GPU that fell off the bus may not even tell its name any more.
@@ -136,7 +153,9 @@ class NvidiaDevices:
             if (before.state, before.reason) != (after.state, after.reason):
                 log.warning("GPU %s: %s %s", name, after.state.value, after.reason or "")
             self._health[name] = after
-        self._memory.keep({name: self._health[name] for name in self._known})
+        self._memory.keep(
+            {name: Remembered(device, self._health[name]) for name, device in self._known.items()}
+        )
 
     def _told(self) -> tuple[Device, ...]:
         told = [_with_health(device, self._health[name]) for name, device in self._known.items()]
