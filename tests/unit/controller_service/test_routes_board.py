@@ -178,5 +178,6 @@ async def test_a_mark_that_went_and_came_back_wants_a_word_of_its_own(board: Rou
     assert board.drained([(R1, "i")]) == frozenset()
     board.publish(table(endpoint("m/1", draining=True)), 2.0)
     assert board.drained([(R1, "i")]) == frozenset()
-    board.acknowledge(R1, Acknowledged("i", board.version, frozenset({"m/1@1"})))
+    assert board.acknowledge(R1, Acknowledged("i", board.version, frozenset({"m/1@1"}))), "news for a pass"
     assert board.drained([(R1, "i")]) == {"m/1@1"}
+    assert not board.acknowledge(R1, Acknowledged("i", board.version, frozenset({"m/1@1"})))

@@ -150,7 +150,9 @@ class RoutesBoard:
         """Note a router's newest word; whether it says anything new of drains."""
         before = self._acknowledged.get(router_id)
         self._acknowledged[router_id] = word
-        return before is None or before.drained != word.drained or before.incarnation != word.incarnation
+        # The same word of a newer version may be of another mark.
+        same = before is not None and (before.drained, before.incarnation) == (word.drained, word.incarnation)
+        return before is None or not same or (bool(word.drained) and before.version != word.version)
 
     def applied(self, router_id: RouterId, incarnation: str) -> int | None:
         """The version that all workers of this router have applied; None: it has not said so."""
