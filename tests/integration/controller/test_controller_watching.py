@@ -55,6 +55,14 @@ async def test_only_the_leader_tells_of_the_fleet_and_both_are_healthy(
         assert seen['llmgw_fleet_devices{gpu_class="L4",part="free"}'] == 1
         assert seen['llmgw_fleet_model_replicas{model="tiny",phase="ready"}'] == 1
         assert seen['llmgw_fleet_nodes{state="heard"}'] == 1
+        assert seen['llmgw_fleet_replicas{state="ready"}'] == 1
+        assert seen['llmgw_fleet_replicas{state="wanted"}'] == 1
+        assert seen['llmgw_fleet_models{state="ready"}'] == 1
+        assert seen['llmgw_fleet_held_requests{model="tiny"}'] == 0
+        assert 0 <= seen["llmgw_fleet_data_age_seconds"] < 30
+        assert seen["llmgw_fleet_evictions_total"] == 0
+        # Without Redis nobody counts what is in flight: absent, not 0.
+        assert not [name for name in seen if name.startswith("llmgw_fleet_in_flight_requests")]
         assert not [name for name in other if name.startswith("llmgw_fleet_")]
     for controller in (leader, standby):
         channel = rpc.channel(controller.address)

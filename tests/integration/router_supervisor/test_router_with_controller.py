@@ -25,7 +25,10 @@ async def bench() -> AsyncIterator[RoutingBench]:
             "m", pb.MODEL_AVAILABILITY_COLD, eta_s=12, created=1700000000, aliases=["chat"]
         )
         bench.fleet = pb.FleetSummary(
-            classes=[pb.FleetClass(gpu_class="L4", total=8, free=3, unhealthy=1)],
+            classes=[pb.FleetClass(gpu_class="L4", total=8, free=3, unhealthy=1, claimed=4)],
+            nodes_heard=2,
+            fabrics=[pb.FleetFabric(fabric="ib-1", nodes=2, whole_free=1)],
+            models=pb.FleetModels(ready=1, cold=1),
             replicas_ready=2,
             replicas_wanted=3,
             models_unplaceable=1,
@@ -63,6 +66,10 @@ async def test_a_cold_model_is_started_once_and_everybody_who_waited_is_served(
         assert len(bench.activations) == 1
         await until(lambda: bool(bench.acks) and bench.acks[-1].version == bench.version, "acknowledgement")
         assert await metric(router.admin_url, 'llmgw_fleet_gpus{gpu_class="L4",state="free"}') == 3
+        assert await metric(router.admin_url, 'llmgw_fleet_gpus{gpu_class="L4",state="claimed"}') == 4
+        assert await metric(router.admin_url, 'llmgw_fleet_nodes{state="heard"}') == 2
+        assert await metric(router.admin_url, 'llmgw_fleet_models{state="cold"}') == 1
+        assert await metric(router.admin_url, 'llmgw_fleet_whole_nodes_free{fabric="ib-1"}') == 1
         age = await metric(router.admin_url, "llmgw_fleet_snapshot_age_seconds")
         assert age is not None
         assert 0 <= age < BOUND_S

@@ -7,6 +7,7 @@ from hypothesis import HealthCheck, given, settings
 
 from llmgw_controller.core.activity import Idle
 from llmgw_controller.core.apply import apply
+from llmgw_controller.core.availability import Availability
 from llmgw_controller.core.capacity import Part, parts
 from llmgw_controller.core.idleness import verdicts
 from llmgw_controller.core.plan import Release, Reserve
@@ -114,6 +115,17 @@ def test_the_parts_add_up_and_status_agrees_with_the_tables(snap):
     }
     assert {one.gpu_class: one.unhealthy for one in fleet.classes} == {
         one.gpu_class: one.parts.unhealthy for one in view.capacity
+    }
+    for one in fleet.classes:
+        assert one.total == one.free + one.unhealthy + one.claimed + one.foreign + one.cordoned
+    assert (fleet.nodes_heard, fleet.nodes_silent, fleet.nodes_lost) == (
+        counts.heard, counts.silent, counts.lost,
+    )  # fmt: skip
+    assert [(one.fabric, one.nodes, one.whole_free) for one in fleet.fabrics] == [
+        (one.fabric, one.nodes, one.whole_free) for one in view.fabrics
+    ]
+    assert dict(fleet.models) == {
+        state: sum(line.availability is state for line in view.models) for state in Availability
     }
     for model in view.models:
         rows = [line.row for line in view.replicas if line.row.model == model.model]

@@ -92,5 +92,7 @@ def test_messages() -> None:
     assert delta.remove_endpoints == {"r@2"}
     assert delta.fleet is not None
     assert delta.fleet.classes[0].total == 8
+    # An older controller says nothing of the rest: unknown, not 0.
+    assert (delta.fleet.nodes, delta.fleet.models, delta.fleet.classes[0].claimed) == (None, None, None)
     with pytest.raises(BadRoutes, match="empty"):
         routes_message(pb.WatchRoutesResponse(term=1, version=3))

@@ -1,13 +1,16 @@
 """A controller's own figures, and the fleet's while it leads (M9: of the controllers only the leader tells
 those)."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
-from prometheus_client.core import GaugeMetricFamily, Metric
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
+from llmgw_controller.core.availability import Availability
 from llmgw_controller.core.capacity import Part
 from llmgw_controller.core.idleness import verdicts
+from llmgw_controller.core.state import Snapshot
 from llmgw_controller.core.view import FleetView, fleet_view
 from llmgw_controller.office import Office
 from llmgw_kit import telemetry
@@ -32,6 +35,10 @@ class ControllerMetrics:
             buckets=(0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5), registry=self.registry,
         )  # fmt: skip
         self._seen: _Seen | None = None
+        self._evictions = 0
+        self._counted_term: int | None = None
+        #: Receipts of the present term that are counted already.
+        self._counted: set[str] = set()
         self.registry.register(self)
 
     def passed(self, outcome: str, seconds: float) -> None:
@@ -43,22 +50,45 @@ class ControllerMetrics:
         """Take what only the loop may read."""
         reign = office.reign
         self._leader.set(reign is not None)
-        leader, view = office.leader, None
+        leader, fleet = office.leader, None
         if reign is not None and reign.ledger.known:
-            snapshot, now = reign.snapshot(reign.ledger.stored), reign.tenure.now()
-            view = fleet_view(snapshot, verdicts(snapshot, now), now)
+            now = reign.tenure.now()
+            read_at = reign.ledger.read_at
+            assert read_at is not None
+            fleet = _Fleet(reign.snapshot(reign.ledger.stored), now, max(0.0, now - read_at))
+            self._count_evictions(fleet.snapshot)
         self._seen = _Seen(
             term=leader.term if leader is not None else None,
             store_silent_s=office.leadership.store_silent_s(),
             agents=reign.fleet.connected if reign is not None else None,
             asks=reign.fleet.asks.open if reign is not None else None,
             routers=len(reign.board.watching) if reign is not None else None,
-            view=view,
+            fleet=fleet,
+            evictions=self._evictions if fleet is not None else None,
         )
+
+    def _count_evictions(self, snapshot: Snapshot) -> None:
+        """Those decided while this controller leads; a leader before it has counted its own."""
+        if snapshot.term != self._counted_term:
+            self._counted_term, self._counted = snapshot.term, set()
+        self._counted &= snapshot.stored.evictions.keys()
+        for key, receipt in snapshot.stored.evictions.items():
+            if receipt.decided_at >= snapshot.term_started and key not in self._counted:
+                self._counted.add(key)
+                self._evictions += 1
 
     def collect(self) -> Iterable[Metric]:
         """Absent is what is not known: a standby has no fleet."""
         return self._seen.families() if self._seen is not None else []
+
+
+@dataclass(frozen=True)
+class _Fleet:
+    """Read on the loop; looked through where it is rendered, for of a large fleet that takes long."""
+
+    snapshot: Snapshot
+    now: float
+    rows_age_s: float
 
 
 class _Seen:
@@ -70,7 +100,8 @@ class _Seen:
         agents: int | None,
         asks: int | None,
         routers: int | None,
-        view: FleetView | None,
+        fleet: _Fleet | None,
+        evictions: int | None,
     ) -> None:
         self._single = {
             "llmgw_controller_term": ("Term of the lease as last seen, ours or another's", term),
@@ -81,14 +112,35 @@ class _Seen:
             "llmgw_controller_node_asks": ("Logs read and benchmarks run on nodes for operators", asks),
             "llmgw_controller_routers_watching": ("Routers with an open route stream", routers),
         }  # fmt: skip
-        self._view = view
+        self._found = fleet
+        self._evictions = evictions
 
     def families(self) -> Iterable[Metric]:
         for name, (text, value) in self._single.items():
             if value is not None:
                 yield GaugeMetricFamily(name, text, value=value)
-        if self._view is not None:
-            yield from _fleet(self._view)
+        if self._found is not None:
+            snapshot, now = self._found.snapshot, self._found.now
+            view = fleet_view(snapshot, verdicts(snapshot, now), now)
+            yield from _fleet(view)
+            yield GaugeMetricFamily(
+                "llmgw_fleet_data_age_seconds",
+                "Of the oldest part of the figures: the rows, or the beat of a node in reach",
+                value=max(view.age_s, self._found.rows_age_s),
+            )
+        if self._evictions is not None:
+            yield CounterMetricFamily(
+                "llmgw_fleet_evictions",
+                "Idle replicas that were told to leave for others, while this controller led",
+                value=self._evictions,
+            )
+
+
+def _gauge(name: str, text: str, label: str, values: Mapping[str, float]) -> GaugeMetricFamily:
+    family = GaugeMetricFamily(name, text, labels=[label])
+    for value, amount in values.items():
+        family.add_metric([value], amount)
+    return family
 
 
 def _fleet(view: FleetView) -> Iterable[Metric]:
@@ -105,16 +157,33 @@ def _fleet(view: FleetView) -> Iterable[Metric]:
         "llmgw_fleet_model_replicas", "Replicas by model and phase", labels=["model", "phase"]
     )
     counts: dict[tuple[str, str], int] = {}
-    for line in view.replicas:
-        key = (line.row.model, line.row.phase.value)
+    for replica in view.replicas:
+        key = (replica.row.model, replica.row.phase.value)
         counts[key] = counts.get(key, 0) + 1
     for (model, phase), count in sorted(counts.items()):
         replicas.add_metric([model, phase], count)
     yield replicas
-    held = GaugeMetricFamily("llmgw_fleet_held_requests", "Requests held for a model", labels=["model"])
-    for model_line in view.models:
-        held.add_metric([model_line.model], model_line.held)
-    yield held
+    yield _gauge("llmgw_fleet_replicas", "Replicas of the fleet", "state", {
+        "ready": sum(line.ready for line in view.models),
+        "wanted": sum(line.wanted for line in view.models),
+    })  # fmt: skip
+    states = dict.fromkeys((state.value for state in Availability), 0)
+    for line in view.models:
+        states[line.availability.value] += 1
+    yield _gauge("llmgw_fleet_models", "Models of the catalog by state", "state", states)
+    yield _gauge(
+        "llmgw_fleet_held_requests", "Requests held for a model", "model",
+        {line.model: line.held for line in view.models},
+    )  # fmt: skip
+    yield _gauge(
+        "llmgw_fleet_in_flight_requests", "Requests at engines; absent where a router is not heard", "model",
+        {line.model: line.in_flight for line in view.models if line.in_flight is not None},
+    )  # fmt: skip
+    yield _gauge(
+        "llmgw_fleet_whole_nodes_free",
+        "Nodes of a fabric all of whose GPUs are free; fabric none: nodes on none", "fabric",
+        {line.fabric or "none": line.whole_free for line in view.fabrics},
+    )  # fmt: skip
     trouble = GaugeMetricFamily("llmgw_fleet_trouble", "Open troubles by kind", labels=["kind"])
     kinds: dict[str, int] = {}
     for entry in view.trouble:

@@ -54,12 +54,28 @@ def fleet(row: FleetSummary) -> pb.FleetSummary:
     """The few numbers of M9."""
     return pb.FleetSummary(
         classes=[
-            pb.FleetClass(gpu_class=one.gpu_class, total=one.total, free=one.free, unhealthy=one.unhealthy)
+            pb.FleetClass(
+                gpu_class=one.gpu_class,
+                total=one.total,
+                free=one.free,
+                unhealthy=one.unhealthy,
+                claimed=one.claimed,
+                foreign=one.foreign,
+                cordoned=one.cordoned,
+            )
             for one in row.classes
         ],
         replicas_ready=row.replicas_ready,
         replicas_wanted=row.replicas_wanted,
         models_unplaceable=row.models_unplaceable,
+        nodes_heard=row.nodes_heard,
+        nodes_silent=row.nodes_silent,
+        nodes_lost=row.nodes_lost,
+        fabrics=[
+            pb.FleetFabric(fabric=one.fabric, nodes=one.nodes, whole_free=one.whole_free)
+            for one in row.fabrics
+        ],
+        models=pb.FleetModels(**{state.value: count for state, count in row.models}),
     )
 
 

@@ -6,7 +6,7 @@ A message that cannot be meant raises BadRoutes: the session ends and another co
 from urllib.parse import urlsplit
 
 from llmgw.v1 import routing_pb2 as pb
-from llmgw_router.core.learned import CatalogEntry, Delta, Fleet, FleetClass, Snapshot
+from llmgw_router.core.learned import CatalogEntry, Delta, Fleet, FleetClass, FleetFabric, Snapshot
 from llmgw_router.core.table import Availability, EndpointRow, ModelRow
 
 _AVAILABILITY = {
@@ -78,14 +78,37 @@ def catalog_entry(message: pb.CatalogModel) -> CatalogEntry:
 
 
 def fleet(message: pb.FleetSummary) -> Fleet:
+    """What an older controller does not say stays unknown: it always says something of the models."""
+    whole = message.HasField("models")
+    states = ("ready", "starting", "cold", "unavailable")
     return Fleet(
         classes=tuple(
-            FleetClass(gpu_class=row.gpu_class, total=row.total, free=row.free, unhealthy=row.unhealthy)
+            FleetClass(
+                gpu_class=row.gpu_class,
+                total=row.total,
+                free=row.free,
+                unhealthy=row.unhealthy,
+                claimed=row.claimed if whole else None,
+                foreign=row.foreign if whole else None,
+                cordoned=row.cordoned if whole else None,
+            )
             for row in message.classes
         ),
         replicas_ready=message.replicas_ready,
         replicas_wanted=message.replicas_wanted,
         models_unplaceable=message.models_unplaceable,
+        nodes={
+            "heard": message.nodes_heard,
+            "silent": message.nodes_silent,
+            "lost": message.nodes_lost,
+        }
+        if whole
+        else None,
+        models={state: getattr(message.models, state) for state in states} if whole else None,
+        fabrics=tuple(
+            FleetFabric(fabric=row.fabric, nodes=row.nodes, whole_free=row.whole_free)
+            for row in message.fabrics
+        ),
     )
 
 

@@ -4,12 +4,15 @@ Level-triggered: the table is computed whole at each pass, and a delta is only t
 A new leader in its learning window takes nothing from the table but what it has seen exit.
 """
 
+from collections import Counter
 from dataclasses import dataclass, field
 from math import ceil
 
 from llmgw_controller.core.availability import Availability, model_state
 from llmgw_controller.core.catalog import Model, Source
 from llmgw_controller.core.claims import Use, rooms
+from llmgw_controller.core.fabrics import fabrics
+from llmgw_controller.core.hearing import NodeState
 from llmgw_controller.core.replica import is_routable, is_serving
 from llmgw_controller.core.state import Phase, ReplicaRow, Snapshot, Wish
 from llmgw_kit.ids import ModelId, NodeId, ReplicaId
@@ -50,10 +53,23 @@ class CatalogModel:
 
 @dataclass(frozen=True)
 class FleetClass:
+    """The parts add up to the total. Not split by idleness: that moves with every request, and each change
+    is a version of the table for every router."""
+
     gpu_class: str
-    total: int
-    free: int
-    unhealthy: int
+    total: int = 0
+    free: int = 0
+    unhealthy: int = 0
+    claimed: int = 0
+    foreign: int = 0
+    cordoned: int = 0
+
+
+@dataclass(frozen=True)
+class FleetFabric:
+    fabric: str
+    nodes: int
+    whole_free: int
 
 
 @dataclass(frozen=True)
@@ -62,6 +78,12 @@ class FleetSummary:
     replicas_ready: int = 0
     replicas_wanted: int = 0
     models_unplaceable: int = 0
+    nodes_heard: int = 0
+    nodes_silent: int = 0
+    nodes_lost: int = 0
+    fabrics: tuple[FleetFabric, ...] = ()
+    #: Of the catalog, how many in each state.
+    models: tuple[tuple[Availability, int], ...] = ()
 
 
 @dataclass(frozen=True)
@@ -87,10 +109,12 @@ def routes(snapshot: Snapshot, now: float) -> RouteTable:
         for _, row in sorted(snapshot.stored.replicas.items())
         if (endpoint := _endpoint(snapshot, row, now)) is not None
     ]
+    models = {model.name: _model(snapshot, model, now) for model in snapshot.catalog.sorted_models()}
+    states = Counter(model.availability for model in models.values())
     return RouteTable(
         {endpoint.endpoint_id: endpoint for endpoint in found},
-        {model.name: _model(snapshot, model, now) for model in snapshot.catalog.sorted_models()},
-        fleet_summary(snapshot, now),
+        models,
+        fleet_summary(snapshot, tuple((state, states[state]) for state in Availability), now),
     )
 
 
@@ -118,20 +142,32 @@ def patched(old: RouteTable, delta: RouteDelta) -> RouteTable:
     )
 
 
-def fleet_summary(snapshot: Snapshot, now: float) -> FleetSummary:
-    totals: dict[str, list[int]] = {}
-    for room in rooms(snapshot, now).values():
+def fleet_summary(
+    snapshot: Snapshot, models: tuple[tuple[Availability, int], ...], now: float
+) -> FleetSummary:
+    """From the same rooms as placement and the views."""
+    found = rooms(snapshot, now)
+    uses: dict[str, Counter[Use]] = {}
+    for room in found.values():
         for device in room.devices:
-            counts = totals.setdefault(device.gpu_class, [0, 0, 0])
-            counts[0] += 1
-            counts[1] += device.use is Use.FREE
-            counts[2] += device.use is Use.UNHEALTHY
+            uses.setdefault(device.gpu_class, Counter())[device.use] += 1
+    states = Counter(room.state for room in found.values())
     rows = [row for row in snapshot.stored.replicas.values() if row.wish is Wish.SERVE]
     return FleetSummary(
-        tuple(FleetClass(name, *counts) for name, counts in sorted(totals.items())),
+        tuple(
+            FleetClass(name, sum(counts.values()), **{use.value: counts[use] for use in Use})
+            for name, counts in sorted(uses.items())
+        ),
         replicas_ready=sum(is_routable(row, snapshot, now) for row in rows),
         replicas_wanted=len(rows),
         models_unplaceable=len({row.model for row in rows if row.phase is Phase.UNPLACEABLE}),
+        nodes_heard=states[NodeState.READY],
+        nodes_silent=states[NodeState.UNREACHABLE] + states[NodeState.ENROLLED],
+        nodes_lost=states[NodeState.LOST],
+        fabrics=tuple(
+            FleetFabric(line.fabric, line.nodes, line.whole_free) for line in fabrics(found, frozenset())
+        ),
+        models=models,
     )
 
 

@@ -258,11 +258,15 @@ def _fleet(at: Reading) -> Iterator[Family]:
         # No leader has told: the series are absent, not zero.
         return
     gpus = GaugeMetricFamily(
-        "llmgw_fleet_gpus", "GPUs of the fleet, as the leader counts them.", labels=["gpu_class", "state"]
+        "llmgw_fleet_gpus",
+        "GPUs of the fleet, as the leader counts them; the states but total add up to total.",
+        labels=["gpu_class", "state"],
     )
     for row in fleet.classes:
-        for state, count in (("total", row.total), ("free", row.free), ("unhealthy", row.unhealthy)):
-            gpus.add_metric([row.gpu_class, state], count)
+        for state in ("total", "free", "unhealthy", "claimed", "foreign", "cordoned"):
+            count = getattr(row, state)
+            if count is not None:
+                gpus.add_metric([row.gpu_class, state], count)
     yield gpus
     yield _gauge(
         "llmgw_fleet_replicas",
@@ -273,6 +277,17 @@ def _fleet(at: Reading) -> Iterator[Family]:
     yield GaugeMetricFamily(
         "llmgw_fleet_models_unplaceable", "Models that fit nowhere now.", value=fleet.models_unplaceable
     )
+    if fleet.nodes is not None:
+        yield _gauge("llmgw_fleet_nodes", "Nodes of the fleet.", "state", fleet.nodes)
+    if fleet.models is not None:
+        yield _gauge("llmgw_fleet_models", "Models of the catalog.", "state", fleet.models)
+    if fleet.fabrics:
+        yield _gauge(
+            "llmgw_fleet_whole_nodes_free",
+            "Nodes of a fabric all of whose GPUs are free; fabric none: nodes on none.",
+            "fabric",
+            {row.fabric or "none": row.whole_free for row in fleet.fabrics},
+        )
     yield GaugeMetricFamily(
         "llmgw_fleet_snapshot_age_seconds", "Age of the figures above.", value=at.heard_age_s
     )

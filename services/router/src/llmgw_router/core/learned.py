@@ -27,6 +27,19 @@ class FleetClass:
     total: int
     free: int
     unhealthy: int
+    #: None, as all that follows: an older controller does not say.
+    claimed: int | None = None
+    foreign: int | None = None
+    cordoned: int | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class FleetFabric:
+    """`fabric` is "" for nodes on none."""
+
+    fabric: str
+    nodes: int
+    whole_free: int
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,6 +50,10 @@ class Fleet:
     replicas_ready: int
     replicas_wanted: int
     models_unplaceable: int
+    #: By state.
+    nodes: dict[str, int] | None = None
+    models: dict[str, int] | None = None
+    fabrics: tuple[FleetFabric, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
