@@ -8,7 +8,12 @@ from pathlib import Path
 import asyncpg
 import pytest
 
-from llmgw_controller.adapters.lease_postgres import LEASE_NAME, PostgresLease
+from llmgw_controller.adapters.lease_postgres import (
+    CUT_AFTER_S,
+    LEASE_NAME,
+    STATEMENT_TIMEOUT_S,
+    PostgresLease,
+)
 from llmgw_controller.adapters.store_postgres import FENCE, PostgresStore
 from llmgw_controller.core.plan import PutEvent, Severity
 from llmgw_controller.ports import Fenced
@@ -54,6 +59,96 @@ async def test_a_leader_frozen_inside_a_write_delays_the_next_one_a_little_and_w
     await check.close()
     await first.close()
     await second.close()
+
+
+async def test_a_leader_frozen_between_two_messages_of_a_statement_is_cut_too(migrated_dsn: str) -> None:
+    """The driver asks the server to prepare a statement, and to run it when that was answered. Between the two
+    the session counts as active, and the limit on idling inside a transaction does not see it: seen when a
+    leader was frozen that had not used all its statements yet, and nobody could follow it."""
+    first, second = PostgresLease(migrated_dsn), PostgresLease(migrated_dsn)
+    old = await first.acquire(holder="a", address="a:1", ttl_s=0.5)
+    assert old is not None
+    frozen = await connect_one(migrated_dsn, application="llmgw-controller")
+    await frozen.execute("BEGIN")
+    assert await frozen.fetchrow(FENCE, LEASE_NAME, old.term) is not None
+    await frozen.prepare("INSERT INTO group_epochs (model, highest) VALUES ($1, $2)")
+    began = time.monotonic()
+    new = None
+    while new is None:
+        assert time.monotonic() - began < 10, "nobody can take over"
+        new = await second.acquire(holder="b", address="b:1", ttl_s=30)
+        await asyncio.sleep(0.05)
+    took_s = time.monotonic() - began
+    assert took_s < 0.5 + CUT_AFTER_S + 5.0
+    with pytest.raises((asyncpg.PostgresError, asyncpg.InterfaceError)):
+        await frozen.execute("COMMIT")
+    await first.close()
+    await second.close()
+
+
+async def test_of_two_that_wait_for_a_frozen_leader_neither_cuts_the_other(migrated_dsn: str) -> None:
+    first = PostgresLease(migrated_dsn)
+    old = await first.acquire(holder="a", address="a:1", ttl_s=0.3)
+    assert old is not None
+    frozen = await connect_one(migrated_dsn, application="llmgw-controller")
+    await frozen.execute("BEGIN")
+    assert await frozen.fetchrow(FENCE, LEASE_NAME, old.term) is not None
+    await frozen.prepare("INSERT INTO group_epochs (model, highest) VALUES ($1, $2)")
+    await asyncio.sleep(0.4)
+    waiting = [PostgresLease(migrated_dsn) for _ in range(2)]
+    got = await asyncio.gather(
+        *(one.acquire(holder=f"b{n}", address="b:1", ttl_s=30) for n, one in enumerate(waiting))
+    )
+    assert sorted(lease is None for lease in got) == [False, True]
+    for one in (first, *waiting):
+        await one.close()
+    frozen.terminate()
+
+
+class LosesAnswers(PostgresLease):
+    """The answer to its next acquiring statement is lost on the way back; the statement itself lands."""
+
+    lost = False
+
+    async def _row(
+        self, sql: str, *values: object, timeout_s: float = STATEMENT_TIMEOUT_S
+    ) -> asyncpg.Record | None:
+        row = await super()._row(sql, *values, timeout_s=timeout_s)
+        if "INSERT INTO controller_lease" in sql and not self.lost:
+            self.lost = True
+            raise TimeoutError
+        return row
+
+
+async def test_a_lease_whose_answer_was_lost_is_taken_up_at_once(migrated_dsn: str) -> None:
+    lease, other = LosesAnswers(migrated_dsn), PostgresLease(migrated_dsn)
+    with pytest.raises(Unavailable):
+        await lease.acquire(holder="a", address="a:1", ttl_s=30)
+    view = await lease.read()
+    assert view is not None
+    # Somebody of the same name and address, by mistake: it was not that one's attempt.
+    assert await other.acquire(holder="a", address="a:1", ttl_s=30) is None
+    got = await lease.acquire(holder="a", address="a:1", ttl_s=30)
+    assert got is not None
+    assert (got.term, got.holder) == (view.term, "a")
+    assert await lease.renew(got) is not None
+    await lease.close()
+    await other.close()
+
+
+async def test_an_attempt_that_was_lost_and_failed_is_no_lease(migrated_dsn: str) -> None:
+    lease, other = LosesAnswers(migrated_dsn), PostgresLease(migrated_dsn)
+    with pytest.raises(Unavailable):
+        await lease.acquire(holder="a", address="a:1", ttl_s=0.2)
+    await asyncio.sleep(0.3)
+    held = await other.acquire(holder="b", address="b:1", ttl_s=30)
+    assert held is not None
+    assert await lease.acquire(holder="a", address="a:1", ttl_s=30) is None
+    view = await lease.read()
+    assert view is not None
+    assert (view.holder, view.term) == ("b", held.term)
+    await lease.close()
+    await other.close()
 
 
 async def test_the_lock_of_a_frozen_leader_is_cut_behind_a_pooler_too(migrated_dsn: str) -> None:

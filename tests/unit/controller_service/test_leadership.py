@@ -21,6 +21,19 @@ class FlakyLease(MemoryLease):
     """A lease whose store can stop answering."""
 
     silent = False
+    #: The answer to the next acquiring is lost; what it did is remembered, as the store's token does.
+    loses_answer = False
+    kept: Lease | None = None
+
+    async def acquire(self, *, holder: str, address: str, ttl_s: float, above: int = 0) -> Lease | None:
+        if self.kept is not None:
+            kept, self.kept = self.kept, None
+            return await super().renew(kept)
+        lease = await super().acquire(holder=holder, address=address, ttl_s=ttl_s, above=above)
+        if self.loses_answer:
+            self.loses_answer, self.kept = False, lease
+            raise Unavailable("the answer was lost")
+        return lease
 
     async def renew(self, lease: Lease) -> Lease | None:
         if self.silent:
@@ -106,6 +119,17 @@ async def test_a_dead_leader_is_followed_within_ttl_and_a_little(scene: Scene) -
     assert not leads(b)
     await scene.clock.advance(2.1)
     assert leads(b)
+
+
+async def test_a_lease_whose_answer_was_lost_is_not_waited_out(scene: Scene) -> None:
+    scene.leases.loses_answer = True
+    a, _ = scene.start("a")
+    await scene.clock.advance(0)
+    assert not leads(a)
+    await scene.clock.advance(TIMING.retry_s + 0.1)
+    assert leads(a)
+    assert a.tenure is not None
+    assert a.tenure.term == 1
 
 
 async def test_leading_ends_before_the_lease_does_when_the_store_is_silent(scene: Scene) -> None:

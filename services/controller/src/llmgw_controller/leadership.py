@@ -103,6 +103,8 @@ class Leadership:
         self._above = 0
         self._overtaken = asyncio.Event()
         self._answered_at: float | None = None
+        #: The last attempt to acquire was not answered: the lease may be ours.
+        self._unsure = False
 
     @property
     def tenure(self) -> Tenure | None:
@@ -160,7 +162,8 @@ class Leadership:
             try:
                 view = await self._leases.read()
                 self._heard(view)
-                if view is None or view.expires_in_s <= 0:
+                if view is None or view.expires_in_s <= 0 or self._unsure:
+                    self._unsure = True
                     asked_at = self._clock.monotonic_s()
                     lease = await self._leases.acquire(
                         holder=self.name,
@@ -168,6 +171,7 @@ class Leadership:
                         ttl_s=self._timing.ttl_s,
                         above=self._above,
                     )
+                    self._unsure = False
                     if lease is not None:
                         self._heard(LeaseView(self.name, self.address, lease.term, lease.ttl_s))
                         return Tenure(lease, self._clock, self._timing, asked_at=asked_at)
