@@ -147,3 +147,7 @@ async def test_a_gpu_that_fails_and_heals_is_seen_by_the_operator_with_its_class
     state.unlink()
     healed = await until(lambda: is_now("healthy"), "it is healthy again")
     assert healed["fault"]["reason"] == "xid_79", "what it had is still told"
+    events = (await view(suite, "events"))["events"]
+    told = {one["kind"]: one for one in events if one["subject"] == f"{node}:1"}
+    assert "the GPU has fallen off the bus; needs a reset" in told["device_unhealthy"]["text"]
+    assert "it was unhealthy: xid_79" in told["device_healed"]["text"]

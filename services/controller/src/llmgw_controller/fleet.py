@@ -8,6 +8,7 @@ from llmgw.v1 import agent_pb2 as pb
 from llmgw_controller import wire_agent
 from llmgw_controller.core.catalog import Catalog
 from llmgw_controller.core.desired import DesiredShard, desired_for, shard_wish
+from llmgw_controller.core.device_news import device_news
 from llmgw_controller.core.plan import Change, PutEvent, PutNode, Severity
 from llmgw_controller.core.state import (
     DeviceReport,
@@ -29,6 +30,9 @@ from llmgw_kit.errors import Conflict
 from llmgw_kit.ids import NodeId, SessionEpoch
 
 log = logging.getLogger(__name__)
+
+#: Events kept for a store that cannot be written now.
+MOST_NEWS = 1000
 
 
 @dataclass(frozen=True)
@@ -72,6 +76,7 @@ class Fleet:
         self._sessions: dict[NodeId, Session] = {}
         self._heard: dict[NodeId, NodeHeard] = {}
         self._closed = False
+        self._news: list[PutEvent] = []
         #: What operators asked of nodes and is not answered yet.
         self.asks = Asks(clock, tenure.term, self.tell)
 
@@ -79,6 +84,15 @@ class Fleet:
     def mirror_urls(self) -> tuple[str, ...]:
         """Where nodes fetch weights from."""
         return self._mirror_urls
+
+    def take_news(self) -> list[PutEvent]:
+        """Events of what was heard since the last time, for the next commit."""
+        news, self._news = self._news, []
+        return news
+
+    def put_back(self, news: list[PutEvent]) -> None:
+        """They could not be written; the newest of a fleet that has many stay."""
+        self._news = [*news, *self._news][-MOST_NEWS:]
 
     def heard(self) -> dict[NodeId, NodeHeard]:
         """A copy: decisions and views read it while it changes."""
@@ -188,6 +202,7 @@ class Fleet:
         if self._sessions.get(session.node_id) is not session:
             return  # replaced while its inventory was written
         self._heard[session.node_id] = now
+        self._news += device_news(session.node_id, before.devices, now.devices, now.heard_at)
         if replace(now, heard_at=before.heard_at) != before:
             self._hint()
 

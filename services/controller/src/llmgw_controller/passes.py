@@ -121,7 +121,12 @@ class Passes:
                 # What a snapshot holds is never changed in place.
                 decided = await asyncio.to_thread(reconcile, self.snapshot(stored), self.tenure.now())
                 plan = self._with_credentials(decided)
-                await self.ledger.commit(plan.changes)
+                news = self.fleet.take_news()
+                try:
+                    await self.ledger.commit([*news, *plan.changes])
+                except (ClaimTaken, Unavailable):
+                    self.fleet.put_back(news)
+                    raise
             await self._act(plan)
             if not plan.changes:
                 return outcome

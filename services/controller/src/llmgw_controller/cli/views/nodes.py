@@ -167,6 +167,7 @@ def _device(page: Page, row: pb.DeviceRow, now: float) -> list[Row]:
         )
     ]
     lines += [Span(("", ""), (f" * {words.process(one)}, not started by us", "")) for one in device.foreign]
+    lines += [Span(("", ""), (f" * {note}", "")) for note in device.notes]
     if device.HasField("fault") and device.fault.fault_class != agent_pb2.FAULT_CLASS_APP:
         at = moment(device.fault.at_unix_s, now=now)
         lines.append(Span(("", ""), (f" * had {words.fault(device.fault)} at {at}, and healed", "dim")))
