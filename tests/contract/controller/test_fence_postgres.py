@@ -62,9 +62,9 @@ async def test_a_leader_frozen_inside_a_write_delays_the_next_one_a_little_and_w
 
 
 async def test_a_leader_frozen_between_two_messages_of_a_statement_is_cut_too(migrated_dsn: str) -> None:
-    """The driver asks the server to prepare a statement, and to run it when that was answered. Between the two
-    the session counts as active, and the limit on idling inside a transaction does not see it: seen when a
-    leader was frozen that had not used all its statements yet, and nobody could follow it."""
+    """The driver asks the server to prepare a statement, and to run it when that was answered. Between the
+    two the session counts as active, and the limit on idling inside a transaction does not see it: seen when
+    a leader was frozen that had not used all its statements yet, and nobody could follow it."""
     first, second = PostgresLease(migrated_dsn), PostgresLease(migrated_dsn)
     old = await first.acquire(holder="a", address="a:1", ttl_s=0.5)
     assert old is not None

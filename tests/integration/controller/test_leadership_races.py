@@ -30,7 +30,8 @@ ROUNDS = 4
 #: All but who announces itself, which a standby does too, and the lease, which is looked at by itself.
 _AUDIT = """
 CREATE TABLE audit (
-    id bigint GENERATED ALWAYS AS IDENTITY, at timestamptz, who text, tab text, op text, holder text, term bigint
+    id bigint GENERATED ALWAYS AS IDENTITY,
+    at timestamptz, who text, tab text, op text, holder text, term bigint
 );
 CREATE FUNCTION note() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
@@ -57,8 +58,8 @@ def as_user(dsn: str, user: str) -> str:
 
 
 async def busy(controllers: list[Controller], stop: asyncio.Event) -> Counter[str]:
-    """An operator who writes to whoever answers, leader or not, all the time: models, and replicas that are to
-    be started anew."""
+    """An operator who writes to whoever answers, leader or not, all the time: models, and replicas that are
+    to be started anew."""
     outcomes: Counter[str] = Counter()
     number = 0
     while not stop.is_set():
@@ -141,7 +142,8 @@ async def test_a_leader_frozen_and_woken_many_times_changes_not_one_row(
     by_who = Counter(row["who"] for row in rows)
     print(
         f"\n{ROUNDS} freezes: takeover after {', '.join(f'{s:.2f}' for s in took)} s (ttl {TTL_S:g} s); "
-        f"{len(rows)} row changes noted ({dict(by_who)}), none by who did not lead; operator: {dict(outcomes)}"
+        f"{len(rows)} row changes noted ({dict(by_who)}), none by who did not lead; "
+        f"operator: {dict(outcomes)}"
     )
     # Both led and wrote, or this would show nothing.
     assert min(by_who["race_a"], by_who["race_b"]) > 50
