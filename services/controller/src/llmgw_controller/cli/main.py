@@ -14,6 +14,7 @@ from llmgw.v1 import operator_pb2 as pb
 from llmgw_controller.cli import (
     bench,
     capacity,
+    completion,
     doctor,
     events,
     logs,
@@ -102,6 +103,7 @@ for command in (
     *show.ALL,
     events.events,
     doctor.doctor,
+    completion.completion,
     *room.ALL,
     model.model,
     replica.replica,
@@ -111,6 +113,7 @@ for command in (
     ctl.add_command(command)
 for measured in (weights.weights, bench.bench, capacity.capacity):
     ctl.add_command(measured)
+completion.offer_names(ctl)
 
 
 def cli() -> NoReturn:

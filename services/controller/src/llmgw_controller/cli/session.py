@@ -53,7 +53,7 @@ class Commands(click.Group):
     anywhere: people add `--output json` at the end of the line that they typed before."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        if not args:
+        if not args and not ctx.resilient_parsing:
             raise click.UsageError(
                 f"no command given; expected one of {', '.join(self.list_commands(ctx))}\n"
                 f"  try: {ctx.command_path} --help",
