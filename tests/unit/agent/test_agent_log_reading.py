@@ -54,10 +54,11 @@ def test_a_log_without_a_single_line_end_is_bounded(path: Path) -> None:
     assert all(len(chunk.data) <= log_files.PIECE_BYTES for chunk in chunks)
 
 
-def test_a_log_cut_in_place_shows_a_gap_and_goes_on_from_its_beginning(path: Path) -> None:
+@pytest.mark.parametrize("lines", [0, 1])
+def test_a_log_cut_in_place_shows_a_gap_and_goes_on_from_its_beginning(path: Path, lines: int) -> None:
     path.write_bytes(b"old\n" * 100)
     log = LogFile(path)
-    log.tail(1)
+    log.tail(lines)
     os.truncate(path, 0)
     add(path, b"new\n")
     assert log.more() == Chunk(b"new\n", gap=True)

@@ -36,7 +36,9 @@ class LogFile:
         with self._path.open("rb") as file:
             self._inode = os.fstat(file.fileno()).st_ino
             text = _last(file, lines)
-            self._stop_at(file.tell(), text)
+            end = file.tell()
+            file.seek(max(0, end - SEEN_BYTES))
+            self._stop_at(end, file.read(min(end, SEEN_BYTES)))
         chunks = _pieces(text)
         missing = lines - text.count(b"\n")
         aside = self._path.with_suffix(".log.1")
@@ -53,7 +55,7 @@ class LogFile:
         """What came since, one piece at most; None: nothing. Raises FileNotFoundError."""
         with self._path.open("rb") as file:
             look = os.fstat(file.fileno())
-            gap = look.st_ino != self._inode or look.st_size < self._offset or not self._same(file)
+            gap = look.st_ino != self._inode or not self._same(file)
             start = 0 if gap else self._offset
             if look.st_size - start > BEHIND_MOST_BYTES:
                 start, gap = look.st_size - PIECE_BYTES, True

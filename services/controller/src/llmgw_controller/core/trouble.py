@@ -16,6 +16,7 @@ from llmgw_controller.core.port_bands import EPHEMERAL, overlaps_ephemeral
 from llmgw_controller.core.replica import is_unreachable
 from llmgw_controller.core.state import DeviceReport, DeviceState, Phase, ReplicaRow, Snapshot, Wish
 from llmgw_controller.core.watchdog import stall_of
+from llmgw_controller.core.weights_held import pressure
 from llmgw_controller.core.words import counted, gib, lasting
 from llmgw_kit.ids import ModelId, ReplicaId
 
@@ -78,6 +79,7 @@ def troubles(snapshot: Snapshot, rooms: Rooms, verdicts: Verdicts, now: float) -
         ),
         *_engines(snapshot, now),
         *_watch(snapshot, verdicts),
+        *_disks(snapshot),
         *_catalog(snapshot),
     ]
     return tuple(sorted(found, key=lambda one: one.severity is not Severity.TROUBLE))
@@ -276,6 +278,18 @@ def _watch(snapshot: Snapshot, verdicts: Verdicts) -> Iterator[Trouble]:
             for name in names:
                 text = f"idleness unknown: {reason.replace('_', ' ')}"
                 yield Trouble(Severity.NOTE, "idleness_unknown", name, text)
+
+
+def _disks(snapshot: Snapshot) -> Iterator[Trouble]:
+    for one in pressure(snapshot):
+        text = (
+            f"{gib(one.free_bytes)} of disk free; {one.model} {one.version} needs {gib(one.needed_bytes)} "
+            "and is not there"
+        )
+        if one.spare_bytes:
+            text += f"; {gib(one.spare_bytes)} there are wanted by nobody"
+        fix = f"llmgwctl weights list --node {one.node_id}"
+        yield Trouble(Severity.NOTE, "disk_pressure", one.node_id, text, None, fix)
 
 
 def _catalog(snapshot: Snapshot) -> Iterator[Trouble]:
