@@ -9,6 +9,9 @@ from hypothesis import strategies as st
 from llmgw_controller.core.activity import Verdicts
 from llmgw_controller.core.capacity import parts
 from llmgw_controller.core.catalog import Engine, Model, Profile, Rollout, Spread
+from llmgw_controller.core.claims import rooms, with_claim, with_promise
+from llmgw_controller.core.finder import Finder
+from llmgw_controller.core.placement import explain, placed
 from llmgw_controller.core.port_bands import bands, ports_needed
 from llmgw_controller.core.state import (
     DeviceState,
@@ -21,8 +24,19 @@ from llmgw_controller.core.state import (
     Snapshot,
 )
 from llmgw_controller.core.view import fleet_view
-from llmgw_kit.ids import DeviceId, NodeId
-from tests.unit.controller.build import GIB, Stage, device, heard, model, node, profile, snapshot
+from llmgw_kit.ids import DeviceId, NodeId, ReplicaId
+from tests.unit.controller.build import (
+    GIB,
+    NOW,
+    Stage,
+    device,
+    heard,
+    model,
+    node,
+    profile,
+    snapshot,
+    weights_of,
+)
 
 ENGINES = (Engine.LLAMACPP, Engine.VLLM, Engine.SGLANG)
 thorough = settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -257,3 +271,39 @@ def check_single(snap: Snapshot) -> None:
         if len(row.shards) > 1:
             homes = [frozenset(snap.stored.nodes[part.node_id].fabrics) for part in row.shards]
             assert frozenset.intersection(*homes)
+
+
+@thorough
+@given(fleets(), st.data())
+def test_the_quick_search_finds_what_the_explaining_one_finds(snap, data):
+    """One after the other, with weights here and there, nodes that rest, and devices that are promised."""
+    words = {
+        name: replace(
+            word,
+            weights=tuple(
+                weights_of(one) for one in snap.catalog.sorted_models() if data.draw(st.booleans())
+            ),
+        )
+        for name, word in snap.heard.items()
+    }
+    found = rooms(replace(snap, heard=words), NOW)
+    finder = Finder(found)
+    names = sorted(found)
+    asked = [(one, asks) for one in snap.catalog.sorted_models() for asks in one.profiles]
+    for number in range(data.draw(st.integers(2, 12))):
+        one, asks = data.draw(st.sampled_from(asked))
+        resting = frozenset(data.draw(st.lists(st.sampled_from(names), max_size=2)))
+        told = explain(one, asks, found, resting=resting)
+        nodes = finder.best(one, asks, resting)
+        assert nodes == (tuple(spot.node_id for spot in told.spots) or None)
+        if nodes is None:
+            home = found[data.draw(st.sampled_from(names))]
+            kept = frozenset(device.device_id for device in home.devices[:1])
+            found = with_promise(found, home.node.node_id, kept)
+            finder.changed(found, home.node.node_id)
+            continue
+        name = ReplicaId(f"{one.name}/{number}")
+        for part in placed(one, asks, found, nodes, replica_id=name, group_epoch=1).shards:
+            ports = tuple(port for _, port in part.ports)
+            found = with_claim(found, one.name, name, part.node_id, part.device_ids, ports)
+            finder.changed(found, part.node_id)

@@ -46,7 +46,8 @@ def test_a_whole_node_is_taken_with_all_its_devices():
     answer = place(WHOLE, rooms(snap, NOW), replica_id=ReplicaId("w/1"), group_epoch=1)
     assert isinstance(answer, Placement)
     assert answer.shards[0].device_ids == ("n1:0", "n1:1", "n1:2")
-    assert answer.explanation.needs == "a whole node of at least 2 L4"
+    told = explain(WHOLE, WHOLE.profiles[0], rooms(snap, NOW))
+    assert told.needs == "a whole node of at least 2 L4"
 
 
 @pytest.mark.parametrize(

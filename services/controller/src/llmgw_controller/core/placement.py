@@ -6,17 +6,15 @@ needs no fabric. First filters, each with a word, then a score; the explanation 
 filters, and the ceiling (would it fit if all that is evictable were gone) is the same search again.
 """
 
-from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
-from heapq import nsmallest
 from itertools import combinations
-from types import MappingProxyType
 
 from llmgw_controller.core.catalog import Model, Profile
+from llmgw_controller.core.choosing import choose, groups
 from llmgw_controller.core.claims import Room, Rooms
 from llmgw_controller.core.explain import Explanation, Filtered, Fit, NearMiss, Reason, Spot
 from llmgw_controller.core.filters import Ask, ask_of, comes_free, first_reason, is_free, never, suits
-from llmgw_controller.core.memory import Measured
+from llmgw_controller.core.memory import Measured, MemoryClaim
 from llmgw_controller.core.port_bands import lease, ports_needed
 from llmgw_controller.core.score import Fullness, Score, fullness, score
 from llmgw_controller.core.state import ShardRow
@@ -31,7 +29,8 @@ MAX_LEAVING = 8
 class Placement:
     profile: Profile
     shards: tuple[ShardRow, ...]
-    explanation: Explanation
+    #: Of each device.
+    memory: MemoryClaim
 
 
 @dataclass(frozen=True)
@@ -71,20 +70,34 @@ def place(
     for profile in model.profiles if profiles is None else profiles:
         explanation = explain(model, profile, rooms, resting=resting, evictable=evictable, memo=memo)
         if explanation.fit is Fit.NOW:
-            ask = ask_of(model, profile, _measured(rooms))
-            shards = tuple(
-                ShardRow(
-                    shard_id=ShardId(f"{replica_id}.{group_epoch}.{rank}"),
-                    node_id=spot.node_id,
-                    rank=rank,
-                    device_ids=spot.device_ids,
-                    ports=_ports(rooms[spot.node_id], ask),
-                )
-                for rank, spot in enumerate(explanation.spots)
-            )
-            return Placement(profile, shards, explanation)
+            nodes = tuple(spot.node_id for spot in explanation.spots)
+            return placed(model, profile, rooms, nodes, replica_id=replica_id, group_epoch=group_epoch)
         refused.append(explanation)
     return Refusal(tuple(refused))
+
+
+def placed(
+    model: Model,
+    profile: Profile,
+    rooms: Rooms,
+    nodes: tuple[NodeId, ...],
+    *,
+    replica_id: ReplicaId,
+    group_epoch: int,
+) -> Placement:
+    """The shards on these nodes, by rank: which devices, which ports."""
+    ask = ask_of(model, profile, _measured(rooms))
+    shards = tuple(
+        ShardRow(
+            shard_id=ShardId(f"{replica_id}.{group_epoch}.{rank}"),
+            node_id=node_id,
+            rank=rank,
+            device_ids=_spot(rooms[node_id], ask).device_ids,
+            ports=_ports(rooms[node_id], ask),
+        )
+        for rank, node_id in enumerate(nodes)
+    )
+    return Placement(profile, shards, ask.memory)
 
 
 class Memo:
@@ -157,12 +170,16 @@ def explain(
         filtered.setdefault(reason, []).append(node_id)
         if reason is Reason.HELD_BY_IDLE:
             near.append(_near_miss(room, ask, evictable))
-    chosen = _choose(profile, rooms, scores, fitting)
+    chosen = choose(groups(ask, rooms, fitting), profile.nodes, scores.__getitem__)
     emptied: tuple[NodeId, ...] | None = None
     evict = {miss.node_id: miss.evict for miss in near}
     if chosen is None and near:
         # The same search with all that is evictable gone, fewest leaving first.
-        emptied = _choose(profile, rooms, scores, scores, evict)
+        emptied = choose(
+            groups(ask, rooms, scores),
+            profile.nodes,
+            lambda node_id: (len(evict.get(node_id, ())), scores[node_id]),
+        )
     explanation = Explanation(
         profile=profile.name,
         fit=Fit.NOW if chosen is not None else Fit.NEVER if emptied is None else Fit.AFTER_EVICTION,
@@ -207,7 +224,7 @@ def never_because(model: Model, profile: Profile, rooms: Rooms) -> str | None:
             able.append(node_id)
         else:
             filtered.setdefault(reason, []).append(node_id)
-    most = max((len(group) for group in _groups(profile, rooms, able)), default=0)
+    most = max((len(group) for group in groups(ask, rooms, able)), default=0)
     if most >= profile.nodes:
         return None
     told = Explanation(
@@ -241,40 +258,6 @@ def kept(
         needed = max(0, ask.gpus_on(room) - coming)
         found.append((node_id, frozenset(free[len(free) - needed :] if needed else ())))
     return found
-
-
-def _groups(profile: Profile, rooms: Rooms, nodes: Iterable[NodeId]) -> list[list[NodeId]]:
-    """Sets of nodes that may hold one replica together: of one fabric; and where whole nodes are taken, of
-    one size, for its members must be alike."""
-    if profile.nodes == 1:
-        return [list(nodes)]
-    found: dict[tuple[str, int], list[NodeId]] = {}
-    for node_id in nodes:
-        size = len(rooms[node_id].devices) if profile.whole_nodes else profile.gpus_per_node
-        for fabric in rooms[node_id].node.fabrics:
-            found.setdefault((fabric, size), []).append(node_id)
-    return [found[key] for key in sorted(found)]
-
-
-def _choose(
-    profile: Profile,
-    rooms: Rooms,
-    scores: Mapping[NodeId, Score],
-    fitting: Iterable[NodeId],
-    evict: Mapping[NodeId, tuple[ReplicaId, ...]] = MappingProxyType({}),
-) -> tuple[NodeId, ...] | None:
-    """The best nodes for all shards, by rank; None when no fabric holds them all."""
-    best: tuple[tuple[tuple[int, Score], ...], tuple[NodeId, ...]] | None = None
-    for group in _groups(profile, rooms, fitting):
-        if len(group) < profile.nodes:
-            continue
-        scored = ((len(evict.get(node_id, ())), scores[node_id], node_id) for node_id in group)
-        picked = nsmallest(profile.nodes, scored)
-        # Among fabrics the one whose worst node is best; then by name, for the order is theirs.
-        rank = tuple(sorted(((leaving, mark) for leaving, mark, _ in picked), reverse=True))
-        if best is None or rank < best[0]:
-            best = (rank, tuple(sorted(node_id for _, _, node_id in picked)))
-    return best[1] if best else None
 
 
 def _spot(room: Room, ask: Ask) -> Spot:

@@ -15,12 +15,14 @@ from llmgw_controller.core.failing import (
     startable,
     told_failing,
 )
+from llmgw_controller.core.finder import Finder
 from llmgw_controller.core.hearing import is_learning
 from llmgw_controller.core.idleness import idle_replicas
-from llmgw_controller.core.placement import Memo, Placement, Refusal, explain, kept, place
+from llmgw_controller.core.placement import Memo, Placement, Refusal, explain, kept, place, placed
 from llmgw_controller.core.plan import FetchWeights, PutReplica, Reserve, Severity, Start
 from llmgw_controller.core.replica import with_phase
 from llmgw_controller.core.state import Phase, ReplicaRow, Wish
+from llmgw_controller.core.words import gib
 
 
 def place_waiting(draft: Draft) -> Rooms | None:
@@ -64,6 +66,7 @@ class _Table:
         found = rooms(draft.snapshot, draft.now)
         #: With the places of those whose room was made and is free now: theirs already, in the rooms too.
         self.rooms, self._made = keep_room(draft.snapshot, found, draft.now)
+        self._finder = Finder(self.rooms)
         self._draft = draft
         self._idle = idle_replicas(draft.snapshot, draft.verdicts)
         self._memo = Memo()
@@ -81,13 +84,18 @@ class _Table:
         if made is not None and made.profile in profiles:
             return made
         draft = self._draft
+        epoch = next_epoch(draft.stored, row)
+        resting = resting_nodes(draft.stored, row.replica_id, draft.now, draft.snapshot.intervals)
+        for profile in profiles:
+            nodes = self._finder.best(model, profile, resting)
+            if nodes is not None:
+                return placed(model, profile, self.rooms, nodes, replica_id=row.replica_id, group_epoch=epoch)
         return place(
             model,
             self.rooms,
             replica_id=row.replica_id,
-            group_epoch=next_epoch(draft.stored, row),
+            group_epoch=epoch,
             profiles=profiles,
-            resting=resting_nodes(draft.stored, row.replica_id, draft.now, draft.snapshot.intervals),
             evictable=self._idle,
             memo=self._memo,
         )
@@ -101,6 +109,7 @@ class _Table:
             self.rooms = with_claim(
                 self.rooms, row.model, row.replica_id, shard.node_id, shard.device_ids, ports
             )
+            self._finder.changed(self.rooms, shard.node_id)
 
     def promise(self, model: Model, profiles: tuple[Profile, ...]) -> None:
         """Keep for a refused replica what is free where it will fit once those that leave are gone."""
@@ -111,6 +120,7 @@ class _Table:
             if told.fit is Fit.AFTER_EVICTION:
                 for node_id, device_ids in kept(model, profile, self.rooms, told, self._leaving):
                     self.rooms = with_promise(self.rooms, node_id, device_ids)
+                    self._finder.changed(self.rooms, node_id)
                 return
 
 
@@ -136,7 +146,10 @@ def _reserve(draft: Draft, row: ReplicaRow, model: Model, answer: Placement, epo
         shards=answer.shards,
     )
     draft.change(Reserve(placed))
-    draft.event("placed", row.replica_id, f"on {nodes}, profile {answer.profile.name}")
+    claim = ""
+    if answer.memory.size_bytes is not None and answer.memory.source is not None:
+        claim = f", {gib(answer.memory.size_bytes)} on each GPU ({answer.memory.source.value})"
+    draft.event("placed", row.replica_id, f"on {nodes}, profile {answer.profile.name}{claim}")
     if model.weights is not None:
         draft.command(FetchWeights(model.name))
     for shard in answer.shards:
