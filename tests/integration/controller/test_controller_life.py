@@ -183,3 +183,40 @@ async def test_router_membership_follows_watch_and_goodbye(
         await until("a snapshot", lambda: again.version)
         assert (await controller.status()).routers.members == 1
         assert "router_restarted" in [event.kind for event in await controller.events()]
+
+
+async def test_a_controller_without_a_database_takes_up_what_runs_when_it_is_back(
+    controllers: Controllers,
+) -> None:
+    """Its rows died with it. Agents would end what is on nobody's list, and load it all again."""
+    kept = {**MODEL, "replicas": 1}
+    controller = await controllers.start(models=[kept]).until_ready()
+    addresses = [controller.address]
+    async with SimAgent("n1", addresses) as agent, SimRouter(addresses) as router:
+        (before,) = await router.until_endpoints(1)
+        (shard_id,) = agent.shards
+        # Something that no catalog knows, as of a model that is not configured any more.
+        agent.shards["old/1.4.0"] = agent_pb2.ObservedShard(
+            shard_id="old/1.4.0", replica_id="old/1", group_epoch=4, spec_hash="x",
+            state=agent_pb2.SHARD_STATE_SERVING, probed=True, device_ids=["n1-gpu1"], ports={"http": 21050},
+        )  # fmt: skip
+        router.tables.clear()
+        controller.child.kill()
+        await controller.child.wait(10)
+        again = controllers.start(models=[kept], listen=str(controller.address), learning_window_s=6.0)
+        await again.until_leading()
+        await until("the agent is back", lambda: agent.welcome is not None)
+        await until("the router is back", lambda: router.leader is not None)
+
+        async def adopted() -> bool:
+            return "adopted" in [event.kind for event in await again.events()]
+
+        await until("it is taken up", adopted)
+        await until("its routes are told", lambda: router.version >= 1 and router.routable())
+        assert [row.endpoint_id for row in router.routable()] == [before.endpoint_id]
+        assert agent.starts == [shard_id], "it was never started again"
+        # At no moment was it missing from the table.
+        assert all(before.endpoint_id in table for table in router.tables)
+        # What nobody can take up is ended when the window is over, and not before.
+        await until("the stranger is ended", lambda: "old/1.4.0" not in agent.shards)
+        assert [row.endpoint_id for row in router.routable()] == [before.endpoint_id]

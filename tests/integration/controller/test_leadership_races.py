@@ -16,8 +16,9 @@ import grpc.aio
 import pytest
 
 from llmgw.v1 import operator_pb2
+from llmgw_kit.errors import NotLeader
 
-from .controller_bench import MODEL, Controller, Controllers, until
+from .controller_bench import MODEL, Controller, Controllers, meant, until
 from .sim_peers import SimAgent, SimRouter
 
 TTL_S = 4.0
@@ -65,9 +66,7 @@ async def busy(controllers: list[Controller], stop: asyncio.Event) -> Counter[st
     while not stop.is_set():
         number += 1
         for controller in controllers:
-            request = operator_pb2.ApplyModelRequest(
-                model_json=json.dumps({**MODEL, "name": f"model-{number % 7}", "priority": number})
-            )
+            request = _model(f"model-{number % 7}", priority=number)
             stop_one = operator_pb2.StopReplicaRequest(replica_id=f"kept-{number % 4}/1")
             try:
                 async with controller.operator() as stub:
@@ -120,12 +119,21 @@ async def test_a_leader_frozen_and_woken_many_times_changes_not_one_row(
                 other = next(one for one in pair if one is not leader)
                 # Something is always under way; where in it the freeze falls is chance.
                 await asyncio.sleep(0.3 + 0.05 * round_)
-                await asyncio.to_thread(leader.child.pause)
-                frozen_at = time.monotonic()
-                await other.until_leading(most_s=TTL_S + WITHIN_S + SLACK_S)
-                took.append(time.monotonic() - frozen_at)
-                await asyncio.sleep(0.3)
-                leader.child.resume()
+                async with leader.operator() as stub:
+                    await stub.GetLeader(operator_pb2.GetLeaderRequest(), timeout=5)
+                    await asyncio.to_thread(leader.child.pause)
+                    frozen_at = time.monotonic()
+                    # What waits for it when it wakes, on a connection that was open before.
+                    late = [
+                        asyncio.ensure_future(stub.ApplyModel(_model(f"late-{number}"), timeout=20))
+                        for number in range(5)
+                    ]
+                    await other.until_leading(most_s=TTL_S + WITHIN_S + SLACK_S)
+                    took.append(time.monotonic() - frozen_at)
+                    await asyncio.sleep(0.3)
+                    leader.child.resume()
+                    told = await asyncio.gather(*late, return_exceptions=True)
+                    assert all(isinstance(meant(e), NotLeader) for e in told), told
                 await until("the woken one stands by", lambda one=leader: _stands_by(one))
                 await until("all routers follow", lambda: len({router.term for router in routers}) == 1)
                 await until("all agents follow", lambda: all(agent.welcome for agent in agents))
@@ -156,6 +164,10 @@ async def test_a_leader_frozen_and_woken_many_times_changes_not_one_row(
     for router in routers:
         told = [term for term, _, _ in router.heard]
         assert told == sorted(told)
+
+
+def _model(name: str, **more: object) -> operator_pb2.ApplyModelRequest:
+    return operator_pb2.ApplyModelRequest(model_json=json.dumps({**MODEL, "name": name, **more}))
 
 
 async def _leader(pair: list[Controller]) -> Controller | None:

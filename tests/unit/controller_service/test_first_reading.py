@@ -30,7 +30,7 @@ async def new_term_over_a_stored_model(clock: FakeClock) -> Reign:
 
 def office_of(reign: Reign) -> Office:
     """Leads, whoever asks."""
-    return cast("Office", SimpleNamespace(require=lambda: reign, reign=reign))
+    return cast("Office", SimpleNamespace(require=lambda: reign, reign=reign, clock=reign.world.clock))
 
 
 async def read_rows(reign: Reign) -> None:

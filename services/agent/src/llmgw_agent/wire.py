@@ -114,7 +114,7 @@ def shard_to(shard: Shard) -> pb.ObservedShard:
         running_unknown_reason=shard.running_unknown, load_s=shard.load_s, adopted=shard.adopted,
         probe_error=shard.probe_error, stalled_s=shard.stalled_s, fetch_s=shard.fetch_s,
         warm_up_s=shard.warm_up_s, engine_version=shard.engine_version,
-        memory_used_bytes=dict(shard.memory_used),
+        memory_used_bytes=dict(shard.memory_used), credential=spec.credential,
     )  # fmt: skip
     if shard.process is not None:
         m.pid, m.pid_start_ticks = shard.process.pid, shard.process.start_ticks

@@ -20,6 +20,7 @@ from llmgw_controller.core.state import (
     ShardState,
     Stored,
 )
+from llmgw_controller.core.strangers import strangers_of
 from llmgw_controller.leadership import Tenure
 from llmgw_controller.ledger import Ledger
 from llmgw_controller.node_asks import Asks
@@ -68,11 +69,14 @@ class Fleet:
         hint: Callable[[], None],
         mirror_urls: Sequence[str],
         clock: Clock,
+        learns: Callable[[], bool] = lambda: False,
     ) -> None:
         self._tenure = tenure
         self._ledger = ledger
         self._hint = hint
         self._mirror_urls = tuple(mirror_urls)
+        #: What a node runs and no row knows may still be taken up: until then it is not told to end it.
+        self._learns = learns
         self._sessions: dict[NodeId, Session] = {}
         self._heard: dict[NodeId, NodeHeard] = {}
         self._closed = False
@@ -274,6 +278,8 @@ class Fleet:
         }
 
     def _publish_to(self, session: Session, stored: Stored, shards: tuple[DesiredShard, ...]) -> None:
+        if self._learns() and strangers_of(self._heard[session.node_id], stored):
+            return
         heads = (stored.nodes.get(row.shards[0].node_id) for row, _, _ in shards if len(row.shards) > 1)
         addresses = tuple(head.address for head in heads if head is not None)
         source = _Source(shards, self._ledger.catalog, addresses)

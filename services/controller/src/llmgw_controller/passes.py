@@ -25,6 +25,7 @@ from llmgw_controller.core.plan import (
 from llmgw_controller.core.reconcile import reconcile
 from llmgw_controller.core.routes import routes
 from llmgw_controller.core.state import Snapshot, Stored
+from llmgw_controller.core.strangers import holds_back
 from llmgw_controller.fleet import Fleet
 from llmgw_controller.leadership import Tenure
 from llmgw_controller.ledger import Ledger
@@ -141,8 +142,9 @@ class Passes:
         self.fleet.publish(stored)
         for command in plan.commands:
             self._command(command, stored)
-        table = await asyncio.to_thread(routes, self.snapshot(stored), now)
-        self.board.publish(table, now)
+        snapshot = self.snapshot(stored)
+        if not holds_back(snapshot, now):
+            self.board.publish(await asyncio.to_thread(routes, snapshot, now), now)
         self.activations.passed()
 
     def _command(self, command: Command, stored: Stored) -> None:

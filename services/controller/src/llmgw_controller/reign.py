@@ -62,6 +62,8 @@ class Rules:
     events_keep_s: float
     #: Base URLs that nodes fetch weights from.
     mirror_urls: Sequence[str]
+    #: The rows do not outlive this process: what agents run and no row knows is taken up at first.
+    adopts: bool = False
 
 
 class Reign:
@@ -74,7 +76,7 @@ class Reign:
         self.name = name
         self.hints = Hints()
         self.ledger = Ledger(world.store, tenure, rules.configured)
-        self.fleet = Fleet(tenure, self.ledger, self.hints, rules.mirror_urls, world.clock)
+        self.fleet = Fleet(tenure, self.ledger, self.hints, rules.mirror_urls, world.clock, self._learns)
         self.board = RoutesBoard(tenure.term)
         self.activations = Activations(tenure, self.ledger)
         self._activity = ActivityLoop(world.activity, self.ledger, world.clock, rules.activity_tick_s)
@@ -98,6 +100,11 @@ class Reign:
             metrics=world.metrics,
         )
 
+    def _learns(self) -> bool:
+        """What agents run and no row knows may still be taken up."""
+        passed_s = self.tenure.now() - self.tenure.started
+        return self.rules.adopts and passed_s < self.rules.intervals.learning_window_s
+
     def snapshot(self, stored: Stored) -> Snapshot:
         """All that a decision may look at, with these rows."""
         members = ((row.router_id, row.incarnation) for row in stored.routers.values())
@@ -113,6 +120,7 @@ class Reign:
             held={},
             intervals=self.rules.intervals,
             controllers=self.world.controllers(),
+            adopts=self.rules.adopts,
             awake_since=self._awake.since,
             asleep_since=self._awake.asleep_since,
             watched=self._watched,

@@ -105,6 +105,7 @@ class Controller:
             beat_interval_s=settings.beat_interval_s,
             events_keep_s=settings.events_keep_s,
             mirror_urls=settings.mirror_urls,
+            adopts=store.kind == "memory",
         )
         name = settings.named(advertised)
         digest = config_hash(settings, self._models)

@@ -199,7 +199,7 @@ def _shard(message: pb.ObservedShard) -> ShardReport:
         name: getattr(message, name) if message.HasField(name) else None
         for name in (
             "pid", "pid_start_ticks", "progress", "load_s", "probe_error", "stalled_s", "fetch_s",
-            "warm_up_s", "engine_version",
+            "warm_up_s", "engine_version", "credential",
         )
     }  # fmt: skip
     end = message.exit if message.HasField("exit") else None

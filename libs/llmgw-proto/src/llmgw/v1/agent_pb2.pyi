@@ -706,6 +706,7 @@ class ObservedShard(_message.Message):
     WARM_UP_S_FIELD_NUMBER: _builtins.int
     ENGINE_VERSION_FIELD_NUMBER: _builtins.int
     MEMORY_USED_BYTES_FIELD_NUMBER: _builtins.int
+    CREDENTIAL_FIELD_NUMBER: _builtins.int
     shard_id: _builtins.str
     replica_id: _builtins.str
     group_epoch: _builtins.int
@@ -738,6 +739,8 @@ class ObservedShard(_message.Message):
     warm_up_s: _builtins.float
     engine_version: _builtins.str
     """As the engine names itself; absent until it was asked."""
+    credential: _builtins.str
+    """What it checks of whoever calls it; so that a leader that has lost its rows can take it up."""
     @_builtins.property
     def exit(self) -> Global___ShardExit:
         """With EXITED only."""
@@ -775,11 +778,14 @@ class ObservedShard(_message.Message):
         warm_up_s: _builtins.float | None = ...,
         engine_version: _builtins.str | None = ...,
         memory_used_bytes: _abc.Mapping[_builtins.str, _builtins.int] | None = ...,
+        credential: _builtins.str | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_engine_version", b"_engine_version", "_exit", b"_exit", "_fetch_s", b"_fetch_s", "_load_s", b"_load_s", "_pid", b"_pid", "_pid_start_ticks", b"_pid_start_ticks", "_probe_error", b"_probe_error", "_progress", b"_progress", "_running_requests", b"_running_requests", "_running_unknown_reason", b"_running_unknown_reason", "_stalled_s", b"_stalled_s", "_warm_up_s", b"_warm_up_s", "engine_version", b"engine_version", "exit", b"exit", "fetch_s", b"fetch_s", "load_s", b"load_s", "pid", b"pid", "pid_start_ticks", b"pid_start_ticks", "probe_error", b"probe_error", "progress", b"progress", "running_requests", b"running_requests", "running_unknown_reason", b"running_unknown_reason", "stalled_s", b"stalled_s", "warm_up_s", b"warm_up_s"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_credential", b"_credential", "_engine_version", b"_engine_version", "_exit", b"_exit", "_fetch_s", b"_fetch_s", "_load_s", b"_load_s", "_pid", b"_pid", "_pid_start_ticks", b"_pid_start_ticks", "_probe_error", b"_probe_error", "_progress", b"_progress", "_running_requests", b"_running_requests", "_running_unknown_reason", b"_running_unknown_reason", "_stalled_s", b"_stalled_s", "_warm_up_s", b"_warm_up_s", "credential", b"credential", "engine_version", b"engine_version", "exit", b"exit", "fetch_s", b"fetch_s", "load_s", b"load_s", "pid", b"pid", "pid_start_ticks", b"pid_start_ticks", "probe_error", b"probe_error", "progress", b"progress", "running_requests", b"running_requests", "running_unknown_reason", b"running_unknown_reason", "stalled_s", b"stalled_s", "warm_up_s", b"warm_up_s"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_engine_version", b"_engine_version", "_exit", b"_exit", "_fetch_s", b"_fetch_s", "_load_s", b"_load_s", "_pid", b"_pid", "_pid_start_ticks", b"_pid_start_ticks", "_probe_error", b"_probe_error", "_progress", b"_progress", "_running_requests", b"_running_requests", "_running_unknown_reason", b"_running_unknown_reason", "_stalled_s", b"_stalled_s", "_warm_up_s", b"_warm_up_s", "adopted", b"adopted", "device_ids", b"device_ids", "engine_version", b"engine_version", "exit", b"exit", "fetch_s", b"fetch_s", "group_epoch", b"group_epoch", "load_s", b"load_s", "memory_used_bytes", b"memory_used_bytes", "pid", b"pid", "pid_start_ticks", b"pid_start_ticks", "ports", b"ports", "probe_error", b"probe_error", "probed", b"probed", "progress", b"progress", "replica_id", b"replica_id", "running_requests", b"running_requests", "running_unknown_reason", b"running_unknown_reason", "shard_id", b"shard_id", "spec_hash", b"spec_hash", "stalled_s", b"stalled_s", "state", b"state", "warm_up_s", b"warm_up_s"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_credential", b"_credential", "_engine_version", b"_engine_version", "_exit", b"_exit", "_fetch_s", b"_fetch_s", "_load_s", b"_load_s", "_pid", b"_pid", "_pid_start_ticks", b"_pid_start_ticks", "_probe_error", b"_probe_error", "_progress", b"_progress", "_running_requests", b"_running_requests", "_running_unknown_reason", b"_running_unknown_reason", "_stalled_s", b"_stalled_s", "_warm_up_s", b"_warm_up_s", "adopted", b"adopted", "credential", b"credential", "device_ids", b"device_ids", "engine_version", b"engine_version", "exit", b"exit", "fetch_s", b"fetch_s", "group_epoch", b"group_epoch", "load_s", b"load_s", "memory_used_bytes", b"memory_used_bytes", "pid", b"pid", "pid_start_ticks", b"pid_start_ticks", "ports", b"ports", "probe_error", b"probe_error", "probed", b"probed", "progress", b"progress", "replica_id", b"replica_id", "running_requests", b"running_requests", "running_unknown_reason", b"running_unknown_reason", "shard_id", b"shard_id", "spec_hash", b"spec_hash", "stalled_s", b"stalled_s", "state", b"state", "warm_up_s", b"warm_up_s"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__credential: _TypeAlias = _typing.Literal["credential"]  # noqa: Y015
+    _WhichOneofArgType__credential: _TypeAlias = _typing.Literal["_credential", b"_credential"]  # noqa: Y015
     _WhichOneofReturnType__engine_version: _TypeAlias = _typing.Literal["engine_version"]  # noqa: Y015
     _WhichOneofArgType__engine_version: _TypeAlias = _typing.Literal["_engine_version", b"_engine_version"]  # noqa: Y015
     _WhichOneofReturnType__exit: _TypeAlias = _typing.Literal["exit"]  # noqa: Y015
@@ -804,6 +810,8 @@ class ObservedShard(_message.Message):
     _WhichOneofArgType__stalled_s: _TypeAlias = _typing.Literal["_stalled_s", b"_stalled_s"]  # noqa: Y015
     _WhichOneofReturnType__warm_up_s: _TypeAlias = _typing.Literal["warm_up_s"]  # noqa: Y015
     _WhichOneofArgType__warm_up_s: _TypeAlias = _typing.Literal["_warm_up_s", b"_warm_up_s"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__credential) -> _WhichOneofReturnType__credential | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__engine_version) -> _WhichOneofReturnType__engine_version | None: ...
     @_typing.overload

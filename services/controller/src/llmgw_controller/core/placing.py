@@ -22,6 +22,7 @@ from llmgw_controller.core.placement import Memo, Placement, Refusal, explain, k
 from llmgw_controller.core.plan import FetchWeights, PutReplica, Reserve, Severity, Start
 from llmgw_controller.core.replica import with_phase
 from llmgw_controller.core.state import Phase, ReplicaRow, Wish
+from llmgw_controller.core.strangers import holds_back
 from llmgw_controller.core.words import gib
 
 
@@ -39,7 +40,7 @@ def place_waiting(draft: Draft) -> Rooms | None:
         if row.wish is Wish.SERVE and row.phase in (Phase.WANTED, Phase.UNPLACEABLE)
         if (model := draft.snapshot.catalog.models.get(row.model)) is not None
     ]
-    if not waiting:
+    if not waiting or holds_back(draft.snapshot, draft.now):
         return None
     table = _Table(draft)
     for row, model in sorted(waiting, key=_order):

@@ -17,6 +17,7 @@ from llmgw_controller.core.regret import note_regrets
 from llmgw_controller.core.repeats import repeat
 from llmgw_controller.core.scale import adjust
 from llmgw_controller.core.state import Snapshot
+from llmgw_controller.core.strangers import adopt
 
 #: A replica takes at most a handful of steps at one moment; more is two subjects undoing each other.
 MAX_ROUNDS = 50
@@ -28,6 +29,7 @@ def reconcile(snapshot: Snapshot, now: float) -> Plan:
     for _ in range(MAX_ROUNDS):
         moves = draft.moves
         judge(draft)
+        adopt(draft)
         advance(draft)
         adjust(draft)
         settle(draft)

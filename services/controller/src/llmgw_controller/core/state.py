@@ -410,6 +410,8 @@ class ShardReport:
     engine_version: str | None = None
     #: Most that each device was seen to hold for it.
     memory_used_bytes: tuple[tuple[DeviceId, int], ...] = ()
+    #: Bearer credential it checks, of its generation.
+    credential: str | None = None
 
 
 class FaultClass(Enum):
@@ -595,6 +597,8 @@ class Snapshot:
     #: When that sleep had begun, at the earliest; None with `awake_since`.
     asleep_since: float | None = None
     watched: Watched = Watched()
+    #: The rows did not outlive the leader before: what runs and no row knows may be taken up (`strangers.py`).
+    adopts: bool = False
 
     @cached_property
     def holders(self) -> dict[tuple[str, str], frozenset[NodeId]]:
