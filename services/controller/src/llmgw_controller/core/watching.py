@@ -20,7 +20,7 @@ def watch(before: Watched, snapshot: Snapshot, now: float) -> Watched:
         pressed_since={
             model.name: before.pressed_since.get(model.name, now)
             for model in snapshot.catalog.sorted_models()
-            if is_pressed(snapshot, model, now)
+            if model.max_replicas is not None and is_pressed(snapshot, model, now)
         },
         standing={
             model.name: standing
