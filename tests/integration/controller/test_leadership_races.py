@@ -133,6 +133,8 @@ async def test_a_leader_frozen_and_woken_many_times_changes_not_one_row(
                     await asyncio.sleep(0.3)
                     leader.child.resume()
                     told = await asyncio.gather(*late, return_exceptions=True)
+                    landed = [e for e in told if not isinstance(e, grpc.aio.AioRpcError)]
+                    assert not landed, "written by who leads no longer"
                     assert all(isinstance(meant(e), NotLeader) for e in told), told
                 await until("the woken one stands by", lambda one=leader: _stands_by(one))
                 await until("all routers follow", lambda: len({router.term for router in routers}) == 1)

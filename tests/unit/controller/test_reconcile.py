@@ -191,6 +191,7 @@ def test_a_router_that_never_acknowledges(reason, waited, running, phase):
 
 
 def test_devices_are_freed_only_by_a_seen_exit_and_the_port_rests():
+    """Case 7."""
     one = model()
     row = replica(one, 1, Phase.STOPPING, shard("m/1", "n1", 0))
     stage = Stage(snapshot([one], [node("n1")], [row]))
@@ -308,6 +309,7 @@ def test_silence_frees_nothing_and_loss_moves_the_replica():
 
 
 def test_a_node_back_from_silence_keeps_its_replica():
+    """Case 1: nothing was stamped on the replica, so nothing stale can be left of the silence."""
     one = model(replicas=1)
     row = replica(one, 1, Phase.READY, shard("m/1", "n1", 0))
     stage = Stage(snapshot([one], [node(name) for name in ("n1", "n2", "n3")], [row]))
@@ -322,6 +324,7 @@ def test_a_node_back_from_silence_keeps_its_replica():
 
 
 def test_a_node_back_from_loss_takes_no_work_until_its_old_engines_are_seen_to_exit():
+    """Case 3."""
     one = model(replicas=1)
     row = replica(one, 1, Phase.READY, shard("m/1", "n1", 0))
     stage = Stage(snapshot([one], [node(name) for name in ("n1", "n2", "n3")], [row]))
@@ -341,6 +344,7 @@ def test_a_node_back_from_loss_takes_no_work_until_its_old_engines_are_seen_to_e
 
 
 def test_mass_silence_holds_loss_back():
+    """Case 2."""
     one = model(replicas=1)
     row = replica(one, 1, Phase.READY, shard("m/1", "n1", 0))
     stage = Stage(snapshot([one], [node(name) for name in ("n1", "n2", "n3")], [row]))
@@ -478,6 +482,7 @@ def test_an_engine_that_was_replaced_under_its_epoch_is_not_routed_to_again():
 
 
 def test_an_adopted_engine_may_be_asked_after_its_health_again():
+    """Case 38."""
     one = model(replicas=1)
     stage = ready_stage(one)
     row = stage.rows["m/1"]

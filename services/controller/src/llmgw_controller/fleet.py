@@ -12,10 +12,12 @@ from llmgw_controller.core.device_news import device_news
 from llmgw_controller.core.plan import Change, PutEvent, PutNode, Severity
 from llmgw_controller.core.state import (
     DeviceReport,
+    Exit,
     NodeHeard,
     NodeRow,
     ReplicaRow,
     Schedulability,
+    ShardReport,
     ShardRow,
     ShardState,
     Stored,
@@ -28,7 +30,7 @@ from llmgw_controller.outbox import Outbox
 from llmgw_controller.ports import Fenced
 from llmgw_kit.clock import Clock
 from llmgw_kit.errors import Conflict
-from llmgw_kit.ids import NodeId, SessionEpoch
+from llmgw_kit.ids import NodeId, SessionEpoch, ShardId
 
 log = logging.getLogger(__name__)
 
@@ -127,7 +129,7 @@ class Fleet:
                 connected=True,
                 heard_at=now,
                 devices=hello.inventory.devices,
-                shards=hello.shards,
+                shards=hello.shards | _died_with_boot(hello, known, stored),
                 weights=hello.weights,
                 engines=hello.inventory.engines,
                 disk_free_bytes=hello.inventory.disk_free_bytes,
@@ -333,20 +335,47 @@ def _events(
                 now, "node_registered", node, f"{count} GPUs, at {hello.inventory.address}", Severity.INFO
             )
         ]
+    if known.boot_id != hello.boot_id:
+        # Before the question of two agents: one whose machine lost its power leaves a stream behind too.
+        text = "another boot id: its engines died with the old one"
+        return [PutEvent(now, "node_rebooted", node, text, Severity.NOTE)]
     if older is not None and older.agent_instance != hello.agent_instance:
         text = (
             f"agent {hello.agent_instance} took over from {older.agent_instance}, which was still connected: "
             "two agents may run under one node id"
         )
         return [PutEvent(now, "session_fenced", node, text, Severity.TROUBLE)]
-    if known.boot_id != hello.boot_id:
-        return [
-            PutEvent(
-                now,
-                "node_rebooted",
-                node,
-                "another boot id: its engines died with the old one",
-                Severity.NOTE,
-            )
-        ]
     return []
+
+
+def _died_with_boot(
+    hello: wire_agent.Hello, known: NodeRow | None, stored: Stored
+) -> dict[ShardId, ShardReport]:
+    """After a reboot the exits of what the agent does not speak of are certain: no need to wait whether it
+    still takes them up. What it does speak of is its own word."""
+    if known is None or known.boot_id == hello.boot_id:
+        return {}
+    ended = Exit(None, None, "rebooted", f"node {hello.node_id} was rebooted")
+    return {
+        shard.shard_id: ShardReport(
+            shard_id=shard.shard_id,
+            replica_id=row.replica_id,
+            group_epoch=row.group_epoch,
+            spec_hash=row.spec_hash,
+            state=ShardState.EXITED,
+            exit=ended,
+            pid=None,
+            pid_start_ticks=None,
+            ports=shard.ports,
+            device_ids=shard.device_ids,
+            progress=None,
+            probed=False,
+            running=None,
+            running_unknown=None,
+            load_s=None,
+            adopted=False,
+        )
+        for row in stored.by_node.get(hello.node_id, ())
+        for shard in row.shards
+        if shard.node_id == hello.node_id and not shard.released and shard.shard_id not in hello.shards
+    }
