@@ -103,6 +103,13 @@ def test_members_of_a_gang_of_whole_nodes_are_alike():
     assert goes_to(on(4, 2, 2, 4), gang) in {("n2", "n3"), ("n1", "n4")}
 
 
+def test_of_two_fabrics_the_one_whose_worst_node_is_best():
+    pair = model("g", profile(nodes=2))
+    nodes = [node("n1", 1, fabrics=("a",)), node("n2", 4, fabrics=("a",))]
+    nodes += [node("n3", 2, fabrics=("b",)), node("n4", 2, fabrics=("b",))]
+    assert goes_to(snapshot([pair], nodes), pair) == ("n3", "n4"), "one of a's would be broken up for more"
+
+
 # -- pack and spread ---------------------------------------------------------------------------
 
 
