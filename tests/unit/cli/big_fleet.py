@@ -9,6 +9,7 @@ from llmgw_controller.core.activity import Activity
 from llmgw_controller.core.idleness import verdicts
 from llmgw_controller.core.risk import risks
 from llmgw_controller.core.state import (
+    Cause,
     DeviceFault,
     DeviceState,
     FaultClass,
@@ -69,6 +70,9 @@ IN_FLIGHT = {
     "qwen3-32b": 10, "qwen2.5-vl-7b": 3, "bge-m3": 7,
 }  # fmt: skip
 
+#: Started by somebody's request; configuration keeps none.
+ASKED_FOR = ("command-a", "codestral-22b")
+
 #: Replica: idle for so many seconds.
 IDLE = {
     "command-a/1": 6 * DAY + 2 * HOUR,
@@ -81,7 +85,12 @@ IDLE = {
 def snapshot() -> Snapshot:
     """As the leader knows it, at NOW."""
     models = [
-        model(name, _profile(gpu_class, len(places[0]), gpus), replicas=len(places), idle_after_s=6 * HOUR)
+        model(
+            name,
+            _profile(gpu_class, len(places[0]), gpus),
+            replicas=0 if name in ASKED_FOR else len(places),
+            idle_after_s=30 * DAY,
+        )
         for name, (gpu_class, gpus, places) in PLACES.items()
     ]
     models.append(model("llama-405b", _profile("H100", 2, 8), replicas=1))
@@ -112,7 +121,10 @@ def snapshot() -> Snapshot:
             phase = Phase.STARTING if one.name == "glm-4.5" else Phase.READY
             since = NOW - 55 if phase is Phase.STARTING else NOW - 10 * DAY
             ready = None if phase is Phase.STARTING else since
-            rows.append(build.replica(one, number, phase, *parts, since=since, ready_since=ready))
+            cause = Cause.ACTIVATION if one.name in ASKED_FOR else Cause.CONFIGURATION
+            rows.append(
+                build.replica(one, number, phase, *parts, since=since, ready_since=ready, cause=cause)
+            )
     snap = build.snapshot(
         models, nodes, rows, words=[], term_started=NOW - 2 * DAY, routers={"r1": member()},
         loads=tuple(_loads(models)), held={ModelId("glm-4.5"): 3},

@@ -35,7 +35,7 @@ def test_status_page():
     assert "FABRICS     none declared: replicas stay on one node" in text
     assert "  chat/2      1 GPU  42 m 00 s  13:50             0.7       -" in text
     assert "UNKNOWN, not idle  odd/1 (engine gauge unreadable)" in text
-    assert lines[-1] == "Next: llmgwctl why big"
+    assert lines[-1] == "Next: llmgwctl why big · llmgwctl reclaim --plan"
 
 
 def test_status_in_ascii_has_no_other_glyph():

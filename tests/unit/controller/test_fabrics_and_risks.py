@@ -4,6 +4,7 @@ from dataclasses import replace
 
 from hypothesis import HealthCheck, given, settings
 
+from llmgw_controller.core import risk
 from llmgw_controller.core.claims import rooms
 from llmgw_controller.core.explain import Fit
 from llmgw_controller.core.fabrics import LargestFit, fabrics, largest_fit
@@ -148,3 +149,17 @@ def test_who_is_called_homeless_is_who_the_pass_would_not_place(snap):
         left = after(without, reconcile(without, NOW)).stored.replicas
         placed = {key for key in gone if key in left and left[key].holds_devices}
         assert not placed & homeless, (node_id, placed, homeless)
+
+
+@thorough
+@given(fleets())
+def test_looking_at_a_few_nodes_first_changes_no_finding(snap):
+    snap = after(snap, reconcile(snap, NOW))
+    kept = risk.FEW
+    try:
+        risk.FEW = 1
+        one = risks(snap, NOW)
+        risk.FEW = 10_000
+        assert risks(snap, NOW) == one
+    finally:
+        risk.FEW = kept

@@ -23,10 +23,12 @@ _KINDS = frozenset({"model", "replica", "node", "router"})
 
 SHELLS = ("bash", "zsh", "fish")
 
+PROGRAM = "llmgwctl"
+
 _HOW = {
-    "bash": "# In ~/.bashrc: source <(llmgwctl completion bash)",
-    "zsh": "# In ~/.zshrc: source <(llmgwctl completion zsh)",
-    "fish": "# In ~/.config/fish/completions/llmgwctl.fish: the output of this command",
+    "bash": f"# In ~/.bashrc: source <({PROGRAM} completion bash)",
+    "zsh": f"# In ~/.zshrc: source <({PROGRAM} completion zsh)",
+    "fish": f"# In ~/.config/fish/completions/{PROGRAM}.fish: the output of this command",
 }
 
 
@@ -37,7 +39,7 @@ def completion(ctx: click.Context, shell: str) -> None:
     """A completion script for bash, zsh or fish."""
     found = get_completion_class(shell)
     assert found is not None, f"click does not know {shell}"
-    made = found(ctx.find_root().command, {}, "llmgwctl", "_LLMGWCTL_COMPLETE")
+    made = found(ctx.find_root().command, {}, PROGRAM, "_LLMGWCTL_COMPLETE")
     click.echo(_HOW[shell])
     # Not `source()`: of bash it asks the bash on the PATH for its version, which need not be the user's.
     click.echo(made.source_template % made.source_vars())

@@ -6,7 +6,7 @@ does not take it. Of a large fleet this takes long, so it is looked at now and t
 
 from dataclasses import dataclass, replace
 
-from llmgw_controller.core.catalog import Model
+from llmgw_controller.core.catalog import Model, Profile
 from llmgw_controller.core.claims import Room, Rooms, Use, rooms, with_claim
 from llmgw_controller.core.hearing import NodeState
 from llmgw_controller.core.placement import Memo, Refusal, explain, place
@@ -16,6 +16,9 @@ from llmgw_controller.core.words import counted
 from llmgw_kit.ids import ModelId, NodeId, ReplicaId
 
 _WAITING = frozenset({Phase.WANTED, Phase.UNPLACEABLE})
+
+#: Nodes that a replica is tried on first: most fleets have that much room.
+FEW = 16
 
 #: Of replicas named in a line; the rest is counted.
 NAMED = 3
@@ -54,19 +57,46 @@ Wanted = tuple[ReplicaRow, Model]
 
 
 class _Fits:
-    """Nodes that take a shard of one of a model's profiles as the fleet is; asked once a model."""
+    """Nodes that take a shard of one of a model's profiles as the fleet is. Models that ask for the same of a
+    node share the answer."""
 
     def __init__(self, found: Rooms) -> None:
         self._rooms = found
         self.memo = Memo()
+        self._measured = next(iter(found.values())).measured if found else {}
+        self._by_ask: dict[object, frozenset[NodeId]] = {}
         self._fitting: dict[ModelId, frozenset[NodeId]] = {}
+        self._few: dict[ModelId, frozenset[NodeId]] = {}
 
     def of(self, model: Model) -> frozenset[NodeId]:
         known = self._fitting.get(model.name)
         if known is None:
-            told = [explain(model, profile, self._rooms, memo=self.memo) for profile in model.profiles]
-            known = frozenset(node_id for one in told for node_id in one.fitting)
+            known = frozenset[NodeId]().union(*(self._of(model, profile) for profile in model.profiles))
             self._fitting[model.name] = known
+        return known
+
+    def _of(self, model: Model, profile: Profile) -> frozenset[NodeId]:
+        ask = self.memo.ask(model, profile, self._measured)
+        known = self._by_ask.get(ask)
+        if known is None:
+            known = frozenset(explain(model, profile, self._rooms, memo=self.memo).fitting)
+            self._by_ask[ask] = known
+        return known
+
+    def few(self, model: Model) -> frozenset[NodeId]:
+        """Enough of them to find a place in a fleet with room: of the fabric with the most, for a gang."""
+        known = self._few.get(model.name)
+        if known is None:
+            every = self.of(model)
+            groups: dict[str, list[NodeId]] = {"": sorted(every)}
+            if any(profile.nodes > 1 for profile in model.profiles):
+                groups = {}
+                for node_id in sorted(every):
+                    for fabric in self._rooms[node_id].node.fabrics:
+                        groups.setdefault(fabric, []).append(node_id)
+            best = max(groups.values(), key=len, default=[])
+            known = frozenset(best[:FEW])
+            self._few[model.name] = known
         return known
 
 
@@ -95,12 +125,29 @@ def _homeless(
     if gangs:
         # The other nodes of a gang come free with it, also for whoever waits and ranks before.
         wanted += _waiting(snapshot)
-    peers = {shard.node_id for row, _ in displaced for shard in row.shards} - {node_id}
+    peers = frozenset(shard.node_id for row, _ in displaced for shard in row.shards) - {node_id}
     gone = frozenset(row.replica_id for row, _ in displaced)
-    candidates = {name for _, model in wanted for name in fits.of(model)} | peers
+    # Who finds a place among a few nodes finds one among all of them; who does not is looked at again.
+    few = frozenset(name for _, model in wanted for name in fits.few(model))
+    homeless = _unplaced(found, fits, (few | peers) - {node_id}, peers, gone, wanted)
+    if not homeless:
+        return ()
+    every = frozenset(name for _, model in wanted for name in fits.of(model))
+    return _unplaced(found, fits, (every | peers) - {node_id}, peers, gone, wanted)
+
+
+def _unplaced(
+    found: Rooms,
+    fits: _Fits,
+    candidates: frozenset[NodeId],
+    peers: frozenset[NodeId],
+    gone: frozenset[ReplicaId],
+    wanted: list[Wanted],
+) -> tuple[ReplicaId, ...]:
+    """Of those who are gone, in the order of placing on these nodes."""
     left = {
         name: _without(found[name], gone) if name in peers else found[name]
-        for name in sorted(candidates - {node_id})
+        for name in sorted(candidates)
         if name in found
     }
     homeless: list[ReplicaId] = []

@@ -160,6 +160,10 @@ def _next(page: Page, status: pb.GetStatusResponse) -> None:
         steps = ["llmgwctl status", "llmgwctl events"]
     else:
         steps = [t.fix for t in status.trouble if t.HasField("fix") and t.fix.startswith("llmgwctl ")]
+    if any(not one.HasField("kept_because") for one in holdings.holdings(status)) and steps:
+        steps = [steps[0], "llmgwctl reclaim --plan"]
+    elif status.nobody_asked and not steps:
+        steps = ["llmgwctl reclaim --plan"]
     cold = [m.model for m in status.models if words.availability(m.availability) == "cold"]
     if not steps and cold:
         steps = [f"llmgwctl why {cold[0]}", "llmgwctl models"]
