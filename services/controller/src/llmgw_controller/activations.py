@@ -37,6 +37,7 @@ class Activations:
         self._ledger = ledger
         self._waiting: list[Waiting] = []
         self._passed = asyncio.Event()
+        self._noted_at: dict[ModelId, float] = {}
 
     @contextmanager
     def waiting(self, model: ModelId, router_id: RouterId | None, requests: int) -> Iterator[None]:
@@ -74,6 +75,15 @@ class Activations:
             for waiting in self._waiting
             if (row := rows.get(waiting.model)) is None or now - row.asked_at >= ASK_EVERY_S
         )
+
+    def comes_again(self, model: ModelId) -> bool:
+        """Whether an ask for what was refused is to be noted: the first for a while."""
+        now = self._tenure.now()
+        noted_at = self._noted_at.get(model)
+        if noted_at is not None and now - noted_at < ASK_EVERY_S:
+            return False
+        self._noted_at[model] = now
+        return True
 
     def held(self, router_id: RouterId) -> dict[ModelId, int]:
         """Requests that a router said it holds when it asked."""

@@ -9,7 +9,7 @@ import grpc.aio
 from llmgw.v1 import routing_pb2 as pb
 from llmgw.v1 import routing_pb2_grpc
 from llmgw_controller import wire_routing
-from llmgw_controller.core.activation import Decision, Pending, Refused, decide
+from llmgw_controller.core.activation import NO_CAPACITY, Decision, Pending, Refused, decide
 from llmgw_controller.core.plan import (
     Change,
     DropRouter,
@@ -18,7 +18,7 @@ from llmgw_controller.core.plan import (
     RaiseIdleFloor,
     Severity,
 )
-from llmgw_controller.core.state import RouterRow
+from llmgw_controller.core.state import EvictionPolicy, RouterRow
 from llmgw_controller.office import Office
 from llmgw_controller.ports import Fenced
 from llmgw_controller.reign import Reign
@@ -137,6 +137,17 @@ class RoutingServicer(routing_pb2_grpc.RoutingServiceServicer):
                     except Fenced:
                         raise self._office.not_leading() from None
                     reign.hints()
+                if _may_get_room(reign, decision) and reign.activations.comes_again(model.name):
+                    # Somebody may leave for it: no refusal before a pass has seen that it is asked for.
+                    try:
+                        await reign.activations.ask(frozenset({model.name}))
+                    except Fenced:
+                        raise self._office.not_leading() from None
+                    reign.hints()
+                    # The first of two may have decided on the rows before that.
+                    await next_pass.wait()
+                    await reign.activations.next_pass().wait()
+                    continue
                 message = self._told(reign, decision)
                 if message != said:
                     said = message
@@ -171,6 +182,12 @@ class RoutingServicer(routing_pb2_grpc.RoutingServiceServicer):
     def _refused(self, e: LlmgwError) -> LlmgwError:
         log.info("refused: %s", e.text)
         return self._office.not_leading()
+
+
+def _may_get_room(reign: Reign, decision: Decision) -> bool:
+    """It is refused for want of room, which others may make."""
+    makes_room = reign.rules.intervals.eviction is EvictionPolicy.ON
+    return makes_room and isinstance(decision, Refused) and decision.code == NO_CAPACITY
 
 
 def _named(router_id: str, incarnation: str) -> RouterId:

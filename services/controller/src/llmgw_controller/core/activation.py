@@ -19,6 +19,9 @@ from llmgw_kit.ids import ModelId
 #: Capacity is not announced ahead: a client that is told "no room" may as well ask again so much later.
 NO_ROOM_RETRY_S = 30.0
 
+#: The code of that refusal.
+NO_CAPACITY = "no_capacity"
+
 _PLACED = frozenset({Phase.RESERVED, Phase.STARTING, Phase.READY})
 
 
@@ -159,7 +162,7 @@ def _nearest(snapshot: Snapshot, model: Model, rows: list[ReplicaRow], now: floa
             # A new leader that has not heard all nodes cannot say that there is no room.
             if _room_is_coming(snapshot) or is_learning(snapshot, now):
                 return Pending("waiting_for_room", None, None)
-            return Refused("no_capacity", f"{model.name}: {row.reason}", NO_ROOM_RETRY_S)
+            return Refused(NO_CAPACITY, f"{model.name}: {row.reason}", NO_ROOM_RETRY_S)
     if any(row.phase is Phase.READY for row in rows):
         return Pending("unreachable", None, None)
     failed = rows[0]
