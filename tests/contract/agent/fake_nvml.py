@@ -58,6 +58,7 @@ class FakeNvml:
         self.gate: threading.Event | None = None
         #: A question asked after nvmlShutdown, or from two threads at a time, is a bug of ours.
         self.open = False
+        self.stale = False
         self.threads: set[int] = set()
         self.registered: list[str] = []
 
@@ -66,7 +67,7 @@ class FakeNvml:
             raise NVMLError("NVML Shared Library Not Found")
         if self.driver_hangs:
             raise NVMLError("Driver Not Loaded")
-        self.open = True
+        self.open, self.stale = True, False
 
     def nvmlShutdown(self) -> None:
         self.shut, self.open = True, False
@@ -80,7 +81,10 @@ class FakeNvml:
         if self.gate is not None:
             self.gate.wait()
         if self.driver_hangs:
+            self.stale = True
             raise NVMLError("Driver Not Loaded")
+        if self.stale:
+            raise NVMLError("Uninitialized")  # of the driver that was: only another nvmlInit helps
         return len(self.gpus)
 
     def nvmlDeviceGetHandleByIndex(self, index: int) -> Gpu:

@@ -6,6 +6,7 @@ import os
 import pwd
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -15,7 +16,7 @@ from llmgw_agent.adapters.ownership import Ownership
 from llmgw_agent.core import marks
 from llmgw_kit.testing.processes import Cage
 
-#: Starts one child that stays in the group, and one that leaves group and session behind, orphaned.
+#: Starts one child that stays, an orphan without its environment, and one that leaves group and session.
 FAMILY = """
 import os, sys, time
 def say(name):
@@ -31,6 +32,11 @@ if os.fork() == 0:
         say("runaway")
         time.sleep(600)
     os._exit(0)
+if os.fork() == 0:
+    if os.fork() == 0:
+        say("orphan")
+        os.execve(sys.executable, [sys.executable, "-c", "import time; time.sleep(600)"], {})
+    os._exit(0)
 say("leader")
 time.sleep(600)
 """
@@ -45,9 +51,10 @@ def family(cage: Cage, folder: Path, **variables: str) -> Iterator[dict[str, int
         [sys.executable, "-c", FAMILY, str(folder)], env=bare | variables, start_new_session=True
     )
     try:
-        names = ("leader", "child", "runaway")
+        names = ("leader", "child", "runaway", "orphan")
         while not all((folder / name).exists() for name in names):
             assert leader.poll() is None
+            time.sleep(0.01)
         yield {name: int((folder / name).read_text()) for name in names}
     finally:
         for one in procfs.members(leader.pid, variables.get(marks.TOKEN, "no such token")):
@@ -58,6 +65,9 @@ def family(cage: Cage, folder: Path, **variables: str) -> Iterator[dict[str, int
 def test_children_of_our_engines_are_ours_wherever_they_went(cage: Cage, tmp_path: Path) -> None:
     ours = {marks.OWNER: "me", marks.TOKEN: "token-of-mine"}
     with family(cage, tmp_path / "ours", **ours) as pids:
+        deadline = time.monotonic() + 30
+        while marks.TOKEN in (procfs.environment(pids["orphan"]) or {}):
+            assert time.monotonic() < deadline, "it has no environment of ours any more"
         owners = Ownership(lambda: [pids["leader"]], "me")
         found = {name: owners.holder(pid, 5) for name, pid in pids.items()}
         assert {name: one.engine_pid for name, one in found.items()} == dict.fromkeys(pids, pids["leader"])
