@@ -4,6 +4,7 @@ import asyncio
 import json
 import os
 import sys
+from pathlib import Path
 
 from .controller_bench import MODEL, Controller, Controllers, until
 from .sim_peers import SimAgent, SimRouter
@@ -176,3 +177,32 @@ async def test_a_node_is_drained_without_a_gap_and_a_silent_one_given_up(
         await until("its replica is back on n1", lambda: [e.node_id for e in router.routable()] == ["n1"])
         kinds = {(event.kind, event.subject) for event in await controller.events()}
         assert {("node_draining", "n1"), ("node_lost", "n2")} <= kinds
+
+
+async def test_a_shipped_model_is_applied_once_its_weights_are_named(
+    controllers: Controllers, tmp_path: Path
+) -> None:
+    controller = await controllers.start(models=[]).until_leading()
+    code, out, _ = await ctl(controller, "model", "shipped")
+    assert code == 0
+    assert "qwen3-8b-gguf" in out
+    assert max(len(line) for line in out.splitlines()) <= 100
+    code, out, _ = await ctl(controller, "model", "shipped", "bge-m3")
+    assert (code, "name: bge-m3" in out) == (0, True)
+    code, out, _ = await ctl(controller, "--output", "json", "model", "shipped", "bge-m3")
+    assert json.loads(out)["models"][0]["model"]["name"] == "bge-m3"
+    code, _, err = await ctl(controller, "model", "shipped", "bge-m4")
+    assert (code, "did you mean 'bge-m3'" in err) == (64, True)
+    code, _, err = await ctl(controller, "model", "apply", "--shipped", "bge-m3")
+    assert (code, "add --weights FILE" in err) == (64, True)
+    code, _, err = await ctl(controller, "model", "apply")
+    assert (code, "give FILE, or --shipped NAME" in err) == (64, True)
+    weights = tmp_path / "weights.yaml"
+    weights.write_text(
+        "version: r1\nfiles: [{path: model.safetensors, url: 'file:///m/model.safetensors'}]\n"
+    )
+    words = ["model", "apply", "--shipped", "bge-m3", "--weights", str(weights)]
+    code, out, err = await ctl(controller, *words)
+    assert (code, out.splitlines()[0]) == (0, "bge-m3: created"), err
+    code, out, _ = await ctl(controller, "models")
+    assert "bge-m3" in out

@@ -1,16 +1,15 @@
 """The commands that change the catalog."""
 
 import json
-import sys
 from pathlib import Path
 from typing import Any
 
 import click
-import yaml
 
 from llmgw.v1 import operator_pb2 as pb
 from llmgw_controller.cli.page import Page, wrapped
 from llmgw_controller.cli.session import Commands, Session
+from llmgw_controller.cli.shipped import completed, model_shipped, shipped_model, value_in
 
 _DRY_RUN = click.option("--dry-run", is_flag=True, help="Say what would follow; nothing is changed.")
 
@@ -20,14 +19,34 @@ def model() -> None:
     """Change the catalog, and what is wished of its models."""
 
 
+model.add_command(model_shipped)
+
+
 @model.command("apply")
-@click.argument("file", type=click.Path(path_type=Path, allow_dash=True))
+@click.argument("file", required=False, type=click.Path(path_type=Path, allow_dash=True))
 @click.option("--dry-run", is_flag=True, help="Check only; nothing is stored.")
 @click.option("--strict", is_flag=True, help="Refuse what can never fit the nodes that are known.")
+@click.option("--shipped", metavar="NAME", help="A model that comes with this release: model shipped.")
+@click.option(
+    "--weights",
+    type=click.Path(path_type=Path, allow_dash=True),
+    help="With --shipped: a file with its `version` and `files`, see docs/catalog.md.",
+)
 @click.pass_obj
-def model_apply(session: Session, file: Path, *, dry_run: bool, strict: bool) -> None:
+def model_apply(
+    session: Session, file: Path | None, *, dry_run: bool, strict: bool, shipped: str | None,
+    weights: Path | None,
+) -> None:  # fmt: skip
     """Add or change models from FILE (YAML or JSON: one model, or `models: [...]`; - reads stdin)."""
-    found = _models_in(file)
+    if (file is None) == (shipped is None):
+        raise click.UsageError("give FILE, or --shipped NAME")
+    if shipped is not None:
+        found = [completed(shipped_model(session, shipped), weights)]
+    elif weights is not None:
+        raise click.UsageError("--weights goes with --shipped; FILE names its own weights")
+    else:
+        assert file is not None
+        found = models_in(file)
     for one in found:
         request = pb.ApplyModelRequest(model_json=json.dumps(one), dry_run=dry_run, strict=strict)
         answer = session.ask(lambda stub, request=request: stub.ApplyModel(request, timeout=10))  # type: ignore[misc]
@@ -51,14 +70,9 @@ def model_apply(session: Session, file: Path, *, dry_run: bool, strict: bool) ->
             click.echo(f" * {warning}")
 
 
-def _models_in(file: Path) -> list[dict[str, Any]]:
-    try:
-        text = sys.stdin.read() if str(file) == "-" else file.read_text(encoding="utf-8")
-        value = yaml.safe_load(text)
-    except OSError as e:
-        raise click.UsageError(f"{file} cannot be read: {e.strerror}") from None
-    except (yaml.YAMLError, UnicodeDecodeError) as e:
-        raise click.UsageError(f"{file} is neither YAML nor JSON: {e}") from None
+def models_in(file: Path) -> list[dict[str, Any]]:
+    """Raises click's UsageError for what cannot be read or is no model."""
+    value = value_in(file)
     if isinstance(value, dict) and set(value) == {"models"}:
         value = value["models"]
     found = value if isinstance(value, list) else [value]

@@ -8,6 +8,7 @@ from llmgw_controller.core.activation import Pending, Ready, Refused, decide
 from llmgw_controller.deployment_changes import pin_model, start_model, stop_model
 from llmgw_controller.model_changes import MEMORY_WARNING, apply_model, remove_model
 from llmgw_controller.operator.desk import Context, Desk
+from llmgw_controller.shipped import shipped_models
 from llmgw_kit.errors import Conflict, Unavailable
 
 log = logging.getLogger(__name__)
@@ -29,6 +30,22 @@ class Models(Desk):
         """Remove a stored model; its replicas drain and stop."""
         with self._changing() as reign:
             return await remove_model(reign, request.model, dry_run=request.dry_run)
+
+    async def ListShippedModels(
+        self, request: pb.ListShippedModelsRequest, context: Context
+    ) -> pb.ListShippedModelsResponse:
+        """What this release brings; answered by whoever leads, for it applies them."""
+        self._office.require()
+        found = [
+            pb.ShippedModel(
+                name=one.name,
+                description=one.description,
+                model_json=one.model_json,
+                gpu_classes=one.gpu_classes,
+            )
+            for one in shipped_models()
+        ]
+        return pb.ListShippedModelsResponse(models=found)
 
     async def StopModel(self, request: pb.StopModelRequest, context: Context) -> pb.StopModelResponse:
         """Drain a model and let nothing start it."""
