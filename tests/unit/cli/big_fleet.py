@@ -89,7 +89,7 @@ def snapshot() -> Snapshot:
             name,
             _profile(gpu_class, len(places[0]), gpus),
             replicas=0 if name in ASKED_FOR else len(places),
-            idle_after_s=30 * DAY,
+            idle_after_s=None if name in ASKED_FOR else 6 * HOUR,
         )
         for name, (gpu_class, gpus, places) in PLACES.items()
     ]
