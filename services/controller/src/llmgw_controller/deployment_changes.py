@@ -1,6 +1,7 @@
 """Operators' wishes on a model beside its spec: stop, start, pin. Configured and stored ones alike."""
 
 import logging
+from collections.abc import Sequence
 from dataclasses import replace
 
 from llmgw.v1 import operator_pb2 as pb
@@ -106,11 +107,11 @@ def _next(model: Model) -> str:
 
 
 def _answer(
-    reign: Reign, model: Model, outcome: str, text: str, replica_ids: list[str] | None = None
+    reign: Reign, model: Model, outcome: str, text: str, replica_ids: Sequence[str] = ()
 ) -> pb.ModelChange:
     warnings = [MEMORY_WARNING] if reign.world.store.kind == "memory" else []
     return pb.ModelChange(
-        model=model.name, outcome=outcome, text=text, replica_ids=replica_ids or [], warnings=warnings
+        model=model.name, outcome=outcome, text=text, replica_ids=replica_ids, warnings=warnings
     )
 
 
