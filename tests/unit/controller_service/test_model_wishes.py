@@ -8,9 +8,12 @@ import pytest
 from llmgw_controller.core.activation import Refused, decide
 from llmgw_controller.core.availability import Availability, model_state
 from llmgw_controller.core.deployments import effective_pinned
+from llmgw_controller.core.idleness import verdicts
 from llmgw_controller.core.plan import PutAttempt, PutReplica, Release
 from llmgw_controller.core.replica import with_phase
+from llmgw_controller.core.routes import routes
 from llmgw_controller.core.state import AttemptRow, Phase, ReplicaRow, Wish
+from llmgw_controller.core.view import fleet_view
 from llmgw_controller.deployment_changes import pin_model, start_model, stop_model
 from llmgw_controller.model_changes import apply_model, remove_model
 from llmgw_controller.reign import Reign
@@ -155,6 +158,15 @@ async def test_a_pin_of_the_spec_can_be_taken_away() -> None:
     assert not effective_pinned(reign.ledger.stored, reign.ledger.catalog.models[TINY])
     await pin_model(reign, "tiny", pinned=True, dry_run=False)
     assert not reign.ledger.stored.deployments
+
+
+async def test_a_stored_model_says_since_when(reign: Reign) -> None:
+    snapshot, now = reign.snapshot(reign.ledger.stored), reign.tenure.now()
+    (line,) = fleet_view(snapshot, verdicts(snapshot, now), now).models
+    told = routes(snapshot, now).models[TINY].created
+    stored = TINY in reign.ledger.stored.models
+    assert line.created_at == (now if stored else None)
+    assert told == (int(now) if stored else None)
 
 
 async def test_an_unknown_model_is_refused_with_a_next_step(reign: Reign) -> None:

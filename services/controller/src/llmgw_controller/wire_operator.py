@@ -353,6 +353,7 @@ def model(line: ModelLine, at: float) -> pb.ModelRow:
         "in_flight": line.in_flight,
         "last_asked_unix_s": line.last_asked_at,
         "eta_s": line.eta_s,
+        "created_unix_s": line.created_at,
     }
     for name, value in optional.items():
         if value is not None:

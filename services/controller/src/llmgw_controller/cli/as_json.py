@@ -312,6 +312,7 @@ def models(answer: pb.ListModelsResponse) -> Json:
                 "profiles": list(row.profiles),
                 "stopped": row.stopped,
                 "pinned": row.pinned,
+                "created": iso(_opt(row, "created_unix_s")),
                 "idleness": words.idleness(row.idleness) if row.HasField("idleness") else None,
             }
             for row in answer.models

@@ -5,7 +5,7 @@ A row outlives restarts and changes of the spec, and ends when nothing is wished
 
 from dataclasses import replace
 
-from llmgw_controller.core.catalog import Model
+from llmgw_controller.core.catalog import Model, Source
 from llmgw_controller.core.plan import Change, ForgetAttempts, PutReplica
 from llmgw_controller.core.replica import with_phase, with_wish
 from llmgw_controller.core.state import DeploymentRow, Phase, Stored, Wish
@@ -29,6 +29,11 @@ def effective_pinned(stored: Stored, model: Model) -> bool:
     """Never evicted and never let go as idle: an operator's word, or else the spec's."""
     wished = wish_of(stored, model.name).pinned
     return model.pinned if wished is None else wished
+
+
+def created_at(stored: Stored, model: Model) -> float | None:
+    """When it was first stored. Of a configured one nobody knows since when the file says so."""
+    return stored.created.get(model.name) if model.source is Source.STORED else None
 
 
 def second_chance(stored: Stored, name: ModelId, now: float) -> tuple[list[Change], list[ReplicaId]]:

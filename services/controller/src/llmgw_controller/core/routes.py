@@ -9,10 +9,11 @@ from dataclasses import dataclass, field
 from math import ceil
 
 from llmgw_controller.core.availability import Availability, model_state
-from llmgw_controller.core.catalog import Model, Source
+from llmgw_controller.core.catalog import Model
 from llmgw_controller.core.claims import Use, rooms
 from llmgw_controller.core.fabrics import fabrics
 from llmgw_controller.core.hearing import NodeState
+from llmgw_controller.core.deployments import created_at
 from llmgw_controller.core.replica import is_routable, is_serving
 from llmgw_controller.core.state import Phase, ReplicaRow, Snapshot, Wish
 from llmgw_kit.ids import ModelId, NodeId, ReplicaId
@@ -215,11 +216,5 @@ def _model(snapshot: Snapshot, model: Model, now: float) -> CatalogModel:
         hold_timeout_s=model.hold_timeout_s,
         max_held=model.max_held,
         eta_s=eta_s,
-        created=_created(snapshot, model),
+        created=None if (at := created_at(snapshot.stored, model)) is None else int(at),
     )
-
-
-def _created(snapshot: Snapshot, model: Model) -> int | None:
-    """Of configuration nobody knows since when it says so."""
-    at = snapshot.stored.created.get(model.name) if model.source is Source.STORED else None
-    return None if at is None else int(at)

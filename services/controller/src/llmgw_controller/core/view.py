@@ -12,7 +12,7 @@ from llmgw_controller.core.availability import Availability, live_rows, model_st
 from llmgw_controller.core.capacity import ClassCapacity, DeviceLine, classes, device_line
 from llmgw_controller.core.catalog import Model, Source
 from llmgw_controller.core.claims import Rooms, rooms
-from llmgw_controller.core.deployments import effective_pinned, is_stopped
+from llmgw_controller.core.deployments import created_at, effective_pinned, is_stopped
 from llmgw_controller.core.fabrics import FabricLine, fabrics
 from llmgw_controller.core.hearing import NodeState, brake, is_learning, report_of
 from llmgw_controller.core.holdings import Holdings, holdings
@@ -114,6 +114,8 @@ class ModelLine:
     #: An operator stopped it: nothing starts it.
     stopped: bool
     pinned: bool
+    #: When it was first stored; None: unknown.
+    created_at: float | None
     #: Of its ready replicas together: busy if one is, else unknown if one is, else idle since the last of
     #: them. None: none is ready.
     verdict: Verdict | None
@@ -242,6 +244,7 @@ def _model(snapshot: Snapshot, model: Model, mine: list[ReplicaLine], now: float
         eta_s=state.eta_s,
         stopped=is_stopped(snapshot.stored, model.name),
         pinned=effective_pinned(snapshot.stored, model),
+        created_at=created_at(snapshot.stored, model),
         verdict=_together([line.verdict for line in mine if line.row.phase is Phase.READY]),
     )
 
