@@ -246,12 +246,12 @@ async def test_goodbye_goes_to_whoever_leads_by_then() -> None:
         async with following(first.address) as one:
             await until(lambda: first.followers == 1, "stream")
         first.leading, first.leader = False, second.address
-        await one.follower.goodbye()
-        assert [bye.router_id for bye in second.goodbyes] == ["r1"]
+        await one.follower.goodbye(activity_lost=True)
+        assert [(bye.router_id, bye.activity_lost) for bye in second.goodbyes] == [("r1", True)]
         # And with nobody there it ends as well.
         await first.stop()
         async with asyncio.timeout(BOUND_S):
-            await one.follower.goodbye()
+            await one.follower.goodbye(activity_lost=True)
 
 
 async def test_a_refusal_reaches_the_workers_with_its_reason() -> None:

@@ -42,7 +42,7 @@ class Scripted:
         if self.address in self._world.frozen:
             raise Unavailable("no answer")
 
-    async def goodbye(self) -> None:
+    async def goodbye(self, *, activity_lost: bool) -> None:
         """Nobody leaves here."""
 
     async def close(self) -> None:

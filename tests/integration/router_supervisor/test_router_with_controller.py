@@ -186,7 +186,21 @@ async def test_activity_reaches_redis_and_a_clean_stop_says_goodbye(
         assert int(await client.hget(ACTIVITY_KEY, "m/1") or 0) > before
         assert not await client.exists(router_key("r1"))
         assert [(one.router_id, bool(one.incarnation)) for one in bench.goodbyes] == [("r1", True)]
+        assert not bench.goodbyes[0].activity_lost
     await client.aclose()
+
+
+@pytest.mark.parametrize("redis_is", ["away", "not configured"])
+async def test_a_goodbye_says_that_the_last_activity_reached_nobody(
+    cage: Cage, tmp_path: Path, bench: RoutingBench, unused_tcp_port: int, redis_is: str
+) -> None:
+    more = ("--redis-url", f"redis://127.0.0.1:{unused_tcp_port}") if redis_is == "away" else ()
+    async with running(cage, tmp_path, *flags(bench, tmp_path, *more)) as router:
+        await router.ready()
+        await until(lambda: bench.followers == 1, "stream")
+        router.child.send_signal(signal.SIGTERM)
+        assert await router.child.wait(BOUND_S) == 0
+        assert [one.activity_lost for one in bench.goodbyes] == [True]
 
 
 async def test_a_crashed_router_says_no_goodbye_and_its_report_has_a_ttl(

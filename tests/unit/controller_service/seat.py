@@ -292,10 +292,12 @@ class Router:
         for task in self._tasks:
             self.seat._tasks.remove(task)
 
-    async def goodbye(self) -> None:
+    async def goodbye(self, *, activity_lost: bool = False) -> None:
         """Stop on purpose."""
         await self.vanish()
-        said = routing_pb2.GoodbyeRequest(router_id=self.router_id, incarnation=self.incarnation)
+        said = routing_pb2.GoodbyeRequest(
+            router_id=self.router_id, incarnation=self.incarnation, activity_lost=activity_lost
+        )
         await self.seat.routing.Goodbye(said, None)  # type: ignore[arg-type]
         self.seat.map.routers.pop(self.router_id)
         self.seat.map.stale.pop(self.router_id, None)

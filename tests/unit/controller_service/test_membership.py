@@ -135,3 +135,12 @@ async def test_a_flush_is_unknown_until_all_have_sent_their_maps(seat: Seat) -> 
     seat.map.away = True
     await seat.passes(10)
     assert judged(seat) == Unknown("redis_unreachable")
+
+
+@pytest.mark.parametrize("lost", [False, True])
+async def test_a_goodbye_says_whether_its_last_activity_arrived(seat: Seat, lost: bool) -> None:
+    """Redis was away when it stopped: what it picked in its last seconds stands nowhere."""
+    assert idle_s(seat) > 90
+    await seat.map.routers["r2"].goodbye(activity_lost=lost)
+    await seat.passes(10)
+    assert (idle_s(seat) < 15) is lost

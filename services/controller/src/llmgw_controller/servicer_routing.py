@@ -170,9 +170,18 @@ class RoutingServicer(routing_pb2_grpc.RoutingServiceServicer):
                 known = stored.routers.get(router_id)
                 # A later incarnation may have joined already: then this goodbye is old news.
                 if known is not None and known.incarnation == request.incarnation:
-                    text = "said goodbye"
-                    event = PutEvent(reign.tenure.now(), "router_left", router_id, text, Severity.INFO)
-                    await reign.ledger.commit([DropRouter(router_id), event])
+                    now = reign.tenure.now()
+                    lost = request.activity_lost
+                    text = "said goodbye" + ("; what it used last reached nobody" if lost else "")
+                    changes: list[Change] = [
+                        DropRouter(router_id),
+                        PutEvent(
+                            now, "router_left", router_id, text, Severity.NOTE if lost else Severity.INFO
+                        ),
+                    ]
+                    if lost:
+                        changes.append(RaiseIdleFloor(now))
+                    await reign.ledger.commit(changes)
                     reign.board.forget(router_id)
         except Fenced as e:
             raise self._refused(e) from None

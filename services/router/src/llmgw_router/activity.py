@@ -60,9 +60,10 @@ class ActivityLoop:
             self._away = False
             log.info("Redis takes the activity map again")
 
-    async def flush(self) -> None:
-        """The last map of a clean stop."""
+    async def flush(self) -> bool:
+        """The last map of a clean stop; whether it arrived."""
         await self.tick()
+        return not self._away
 
     async def goodbye(self) -> None:
         """Take the report away. Only after `flush`, and after the controller knows that this router left."""

@@ -52,16 +52,16 @@ class LeaderFollower:
         """Whom this router follows now; None: nobody."""
         return self._session.address if self._session is not None else None
 
-    async def goodbye(self) -> None:
-        """Tell the leader that this router leaves. After `run` was cancelled: a route stream opened later
-        would make it a member again."""
+    async def goodbye(self, *, activity_lost: bool) -> None:
+        """Tell the leader that this router leaves, and whether its last activity reached nobody. After `run`
+        was cancelled: a route stream opened later would make it a member again."""
         address = self._last_leader
         if address is None:
             return
         for _ in range(2):
             session = self._controllers.open(address)
             try:
-                await session.goodbye()
+                await session.goodbye(activity_lost=activity_lost)
                 return
             except NotLeader as e:
                 moved = _address(e.leader_address)

@@ -183,10 +183,10 @@ class Router:
         two of them idleness may be unknown, but never wrong."""
         activity = self.activity
         await cancel_all(*self._tasks)
-        if activity is not None:
-            await activity.tick()
+        # Without a map in Redis nobody else knows what this router used last.
+        told = activity is not None and await activity.flush()
         if self.follower is not None:
-            await self.follower.goodbye()
+            await self.follower.goodbye(activity_lost=not told)
         if activity is not None:
             await activity.goodbye()
 

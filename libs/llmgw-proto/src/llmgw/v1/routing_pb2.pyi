@@ -650,17 +650,21 @@ class GoodbyeRequest(_message.Message):
 
     ROUTER_ID_FIELD_NUMBER: _builtins.int
     INCARNATION_FIELD_NUMBER: _builtins.int
+    ACTIVITY_LOST_FIELD_NUMBER: _builtins.int
     router_id: _builtins.str
     incarnation: _builtins.str
+    activity_lost: _builtins.bool
+    """What it used last did not reach Redis: its leaving then counts as an ask for every replica."""
     def __init__(
         self,
         *,
         router_id: _builtins.str = ...,
         incarnation: _builtins.str = ...,
+        activity_lost: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["incarnation", b"incarnation", "router_id", b"router_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["activity_lost", b"activity_lost", "incarnation", b"incarnation", "router_id", b"router_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -127,10 +127,12 @@ class ControllerSession:
                 raise self._error(e) from None
             # Any other answer is an answer: it lives.
 
-    async def goodbye(self) -> None:
+    async def goodbye(self, *, activity_lost: bool) -> None:
         """Leave the membership that idleness is judged by. Raises LlmgwError."""
         request = pb.GoodbyeRequest(
-            router_id=self._identity.router_id, incarnation=self._identity.incarnation
+            router_id=self._identity.router_id,
+            incarnation=self._identity.incarnation,
+            activity_lost=activity_lost,
         )
         try:
             await self._stub.Goodbye(request, timeout=GOODBYE_TIMEOUT_S)
