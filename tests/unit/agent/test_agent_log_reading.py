@@ -47,6 +47,11 @@ def test_a_last_line_without_an_end_is_read_too(path: Path) -> None:
     assert joined(LogFile(path).tail(2)) == b"b\nno end"
 
 
+def test_a_carriage_return_ends_no_line(path: Path) -> None:
+    path.write_bytes(b"a\n10 %\r20 %\r\nb\n")
+    assert joined(LogFile(path).tail(2)) == b"10 %\r20 %\r\nb\n"
+
+
 def test_a_log_without_a_single_line_end_is_bounded(path: Path) -> None:
     path.write_bytes(b"x" * (3 << 20))
     chunks = LogFile(path).tail(10_000)

@@ -88,7 +88,11 @@ def _last(file: BinaryIO, lines: int) -> bytes:
         file.seek(start)
         text = file.read(step) + text
     file.seek(end)
-    kept = text.splitlines(keepends=True)
+    # Not splitlines: a carriage return ends no line, and progress bars are made of them.
+    kept = [line + b"\n" for line in text.split(b"\n")]
+    kept[-1] = kept[-1][:-1]
+    if not kept[-1]:
+        kept.pop()
     if start > 0 and len(kept) <= lines:
         kept = kept[1:] or kept  # its first line began before what was read
     return b"".join(kept[-lines:])

@@ -69,8 +69,7 @@ class WeightsCalls(Desk):
                 next_steps=[f"try: llmgwctl why {model.name}"],
             )  # fmt: skip
         if not request.dry_run:
-            # Told first, so that the mirror knows the version when nodes ask for it.
-            await reign.world.mirror.fetch(model)
+            await _tell_mirror(reign, model)
         ref = common_pb2.WeightsRef(model=model.name, version=weights.version)
 
         def command(command_id: str) -> agent_pb2.ConnectResponse:
@@ -157,6 +156,16 @@ class WeightsCalls(Desk):
                     )
         except LlmgwError as e:
             log.warning("%s %s: %s; the event is not written: %s", kind, subject, text, e.text)
+
+
+async def _tell_mirror(reign: Reign, model: Model) -> None:
+    """Before the nodes ask it: so that it knows the version by then. Raises Unavailable and InvalidRequest."""
+    try:
+        await reign.world.mirror.fetch(model)
+    except Unavailable as e:
+        # Where none is configured here, nodes may name their own; one that cannot says so in the list.
+        if e.code != "no_mirror":
+            raise
 
 
 async def _ask(
