@@ -65,6 +65,16 @@ def test_trouble_decides_the_exit_code():
     assert status.exit_code(answer) == 0, "a note is no trouble"
 
 
+def test_old_data_is_no_data_and_says_so_first():
+    answer = fleet.status()
+    answer.info.age_s = 61
+    assert status.exit_code(answer) == 2
+    assert rendered(status.render, answer)[0].startswith("!! no fresh data: what follows is 1 m 01 s old")
+    # Looking back, age is no fault.
+    answer.recorded_unix_s = fleet.NOW - 100
+    assert status.exit_code(answer) == 1
+
+
 def test_unknown_idleness_is_a_dash_and_minus_one_only_in_json():
     answer = pb.ListReplicasResponse(info=fleet.info(), replicas=fleet.replicas())
     odd = next(line for line in rendered(replicas.render_replicas, answer, every=True) if "odd/1 " in line)

@@ -10,7 +10,16 @@ from llmgw_controller.core.explain import Fit
 from llmgw_controller.core.hearing import NodeState
 from llmgw_controller.core.idleness import verdicts
 from llmgw_controller.core.plan import Severity
-from llmgw_controller.core.state import DeviceState, Phase, Schedulability, ShardState, Tombstone
+from llmgw_controller.core.state import (
+    DeviceFault,
+    DeviceState,
+    FaultClass,
+    ForeignProcess,
+    Phase,
+    Schedulability,
+    ShardState,
+    Tombstone,
+)
 from llmgw_controller.core.view import fleet_view
 from llmgw_controller.core.why import why
 from llmgw_controller.core.words import lasting
@@ -176,6 +185,11 @@ TROUBLES = {
         "stop_overdue",
         "m/1",
     ),
+    "drain overdue": (
+        snapshot([M], [node("n1")], [replica(M, 1, Phase.DRAINING, shard("m/1", "n1", 0), since=NOW - 331)]),
+        "drain_overdue",
+        "m/1",
+    ),
     "watch": (replace(fleet(), activity=activity()), "idleness_unknown", "idleness"),
     "shadowed": (
         replace(fleet(), catalog=Catalog({M.name: M}, shadowed=(M.name,))),
@@ -200,6 +214,55 @@ def test_texts_say_what_follows():
     snap = snapshot([], [node("n1")], [], [heard(node("n1"), [ghost])])
     assert ("stale_engine", "n1:0") in trouble(snap)
     assert seen(snap).capacity[0].parts == Parts(unknown=1, free=1)
+
+
+def test_a_fix_is_named_where_somebody_has_to_act():
+    fixes = {kind: one.fix for case in TROUBLES.values() for (kind, _), one in trouble(case[0]).items()}
+    assert fixes["replica_failed"] == "llmgwctl model start m"
+    assert fixes["replica_backoff"] == "llmgwctl replica logs m/1"
+    assert fixes["drain_overdue"] == "llmgwctl replica stop m/1"
+    assert fixes["device_missing"] == "llmgwctl gpus --node n1"
+    # Time alone takes a silent node out; held back by the brake it does not.
+    assert trouble(silent(fleet(), "n2", 128))["node_unreachable", "n2"].fix is None
+    held = trouble(silent(silent(fleet(), "n2", 128), "n1", 500))["node_unreachable", "n1"]
+    assert held.fix == "llmgwctl node confirm-lost n1"
+
+
+def test_faults_near_misses_and_strangers_are_named():
+    nodes = [node("n1", 2), node("n2", 2)]
+    one = replica(M, 1, Phase.READY, shard("m/1", "n1", 0))
+    stuck = replica(BIG, 1, Phase.UNPLACEABLE, reason="full")
+    at = NOW - 500
+    devices = (
+        device(
+            nodes[1].devices[0],
+            state=DeviceState.MISSING,
+            reason="xid_79",
+            since=at,
+            fault=DeviceFault(FaultClass.FATAL, "xid_79", "fallen off the bus", at),
+        ),
+        device(
+            nodes[1].devices[1],
+            foreign_used_bytes=GIB,
+            foreign=tuple(ForeignProcess(pid, "python", "mara", GIB) for pid in range(1, 6)),
+        ),
+    )
+    snap = snapshot(
+        [M, BIG],
+        nodes,
+        [one, stuck],
+        [heard(nodes[0], usual_reports(nodes[0], [one])), heard(nodes[1], devices=devices)],
+        activity=activity(router(), touched={"m/1": 500.0}),
+        routers={"r1": member()},
+    )
+    found = trouble(snap)
+    missing = found["device_missing", "n2:0"]
+    assert (missing.text, missing.since) == ("missing: xid_79 (fallen off the bus)", at)
+    assert found["foreign_use", "n2:1"].text == (
+        "foreign use, 1.0 GiB by pid 1 (python, mara), pid 2 (python, mara), pid 3 (python, mara), 2 more, "
+        "not started by us"
+    )
+    assert found["unplaceable", "big"].text.endswith("\nNear miss: n1, 1 of 2 free; idle m/1 holds 1.")
 
 
 def test_nothing_wrong_is_no_trouble():

@@ -237,3 +237,20 @@ async def test_too_many_followers_are_told_so_and_leave_room_when_they_go(
     assert fourth.ended is None
     for one in (second, third, fourth):
         await one.close()
+
+
+async def test_status_tells_that_witnesses_disagree_and_doctor_who(seat: Seat) -> None:
+    router = await Router(seat).begin()
+    await Agent(seat).begin()
+    await seat.until("ready", lambda: router.routable())
+    await seat.passes(40)
+    assert not [one for one in (await status(seat)).trouble if one.kind == "disagreement"]
+    await router.vanish()
+    found = [one for one in (await status(seat)).trouble if one.kind == "disagreement"]
+    assert [(one.subject, one.fix) for one in found] == [("r1", "llmgwctl doctor")]
+    told = await seat.operator.Doctor(pb.DoctorRequest(), None)
+    # Redis's clock is far off in this world, and nothing follows from that.
+    assert [(one.kind, one.subject, one.severity) for one in told.disagreements] == [
+        ("router_not_watching", "r1", pb.TROUBLE_SEVERITY_TROUBLE),
+        ("clock_differs", "redis", pb.TROUBLE_SEVERITY_NOTE),
+    ]

@@ -21,6 +21,7 @@ from llmgw_kit.errors import InvalidRequest, NotFound, Unavailable
 log = logging.getLogger(__name__)
 
 LOOK_EVERY_S = 10.0
+REST = 20.0
 NUMBERS_EVERY_S = 60.0
 AT_LEAST_EVERY_S = 600.0
 THIN_EVERY_S = 600.0
@@ -58,9 +59,12 @@ class StatusRecorder:
 
     async def run(self) -> None:
         """For ever. Raises Fenced."""
+        took_s = 0.0
         while True:
-            await self._clock.sleep(LOOK_EVERY_S)
+            # Of a large fleet a look takes long: it never uses more than one part in so many of a core.
+            await self._clock.sleep(max(LOOK_EVERY_S, REST * took_s))
             self._tenure.require()
+            began = self._clock.monotonic_s()
             try:
                 await self.look()
                 self._told = None
@@ -68,6 +72,7 @@ class StatusRecorder:
                 if self._told != e.text:
                     log.warning("the status is not recorded: %s", e.text)
                 self._told = e.text
+            took_s = self._clock.monotonic_s() - began
 
     async def look(self) -> bool:
         """Record it if it is worth it; whether it was. Raises Fenced and Unavailable."""

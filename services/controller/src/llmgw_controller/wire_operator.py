@@ -479,3 +479,34 @@ def _disagreement(one: Disagreement) -> pb.Disagreement:
     if one.since is not None:
         message.since_unix_s = one.since
     return message
+
+
+#: Told by a line of their own in the trouble list.
+_TOLD_ELSEWHERE = frozenset({"config_differs", "device_differs", "engine_without_row"})
+
+
+def add_disagreements(message: pb.GetStatusResponse, found: Examination) -> None:
+    """Into a status, after its troubles and before its notes: that witnesses disagree, in one line."""
+    mine = [
+        one
+        for one in found.disagreements
+        if one.severity is Severity.TROUBLE and one.kind not in _TOLD_ELSEWHERE
+    ]
+    if not mine:
+        return
+    kinds = sorted({one.kind for one in mine})
+    subjects = ", ".join(one.subject for one in mine[:3]) + (", ..." if len(mine) > 3 else "")
+    line = pb.Trouble(
+        severity=pb.TROUBLE_SEVERITY_TROUBLE,
+        kind="disagreement",
+        subject=mine[0].subject if len(mine) == 1 else "doctor",
+        text=f"witnesses disagree: {', '.join(kind.replace('_', ' ') for kind in kinds)} ({subjects})",
+        fix="llmgwctl doctor",
+    )
+    since = [one.since for one in mine if one.since is not None]
+    if since:
+        line.since_unix_s = min(since)
+    known = list(message.trouble)
+    notes = [one for one in known if one.severity != pb.TROUBLE_SEVERITY_TROUBLE]
+    del message.trouble[:]
+    message.trouble.extend([*known[: len(known) - len(notes)], line, *notes])

@@ -7,6 +7,7 @@ from textwrap import shorten
 from llmgw_controller.core.activity import Unknown, Verdicts
 from llmgw_controller.core.catalog import Model
 from llmgw_controller.core.claims import Device, Room, Rooms, Use
+from llmgw_controller.core.drains import drain_timeout_s
 from llmgw_controller.core.failing import failing
 from llmgw_controller.core.hearing import NodeState, brake, is_learning, last_seen, report_of
 from llmgw_controller.core.idleness import idle_replicas
@@ -115,7 +116,9 @@ def _node(snapshot: Snapshot, room: Room, now: float) -> Iterator[Trouble]:
         when = f"lost in {lasting(left_s)}" if left_s > 0 else "held back from lost by the brake"
         text = f"unreachable for {lasting(now - seen)}; {when}. "
         text += f"Still claimed there: {counted(held, 'GPU')}." if held else "It holds nothing."
-        yield Trouble(Severity.TROUBLE, "node_unreachable", node_id, text, seen)
+        # Time alone will not do it: somebody who knows must say so.
+        fix = f"llmgwctl node confirm-lost {node_id}" if left_s <= 0 else None
+        yield Trouble(Severity.TROUBLE, "node_unreachable", node_id, text, seen, fix)
     elif room.state is NodeState.LOST:
         text = f"lost; {counted(room.tombstones, 'engine')} given up there"
         yield Trouble(Severity.TROUBLE, "node_lost", node_id, text, room.node.lost_at)
@@ -213,10 +216,11 @@ def _near_miss(model: Model, rooms: Rooms, idle: frozenset[ReplicaId], memo: Mem
     if not found:
         return ""
     best = min(found, key=lambda miss: (miss.needed - miss.free, len(miss.evict), miss.node_id))
-    total = len(rooms[best.node_id].devices)
-    holders = ", ".join(best.evict)
-    verb = "holds" if len(best.evict) == 1 else "hold"
-    return f"\nNear miss: {best.node_id}, {best.free} of {total} free; idle {holders} {verb} the rest."
+    devices = rooms[best.node_id].devices
+    holders = ", ".join(
+        f"{name} holds {sum(device.replica_id == name for device in devices)}" for name in best.evict
+    )
+    return f"\nNear miss: {best.node_id}, {best.free} of {len(devices)} free; idle {holders}."
 
 
 def _profiles(snapshot: Snapshot) -> Iterator[Trouble]:
@@ -239,11 +243,13 @@ def _replicas(snapshot: Snapshot, now: float) -> Iterator[Trouble]:
         if row.phase is Phase.BACKOFF and row.failures:
             left = lasting((row.until or now) - now)
             text = f"start {row.failures} failed: {reason}; again in {left}"
-            yield Trouble(Severity.TROUBLE, "replica_backoff", row.replica_id, text, row.since)
+            fix = f"llmgwctl replica logs {row.replica_id}"
+            yield Trouble(Severity.TROUBLE, "replica_backoff", row.replica_id, text, row.since, fix)
         elif row.phase is Phase.FAILED:
             text = f"given up after {counted(row.failures, 'start')}" if row.failures else "not started"
             text += f": {reason}"
-            yield Trouble(Severity.TROUBLE, "replica_failed", row.replica_id, text, row.since)
+            fix = f"llmgwctl model start {row.model}"
+            yield Trouble(Severity.TROUBLE, "replica_failed", row.replica_id, text, row.since, fix)
 
 
 def _overdue(snapshot: Snapshot, now: float) -> Iterator[Trouble]:
@@ -260,6 +266,12 @@ def _overdue(snapshot: Snapshot, now: float) -> Iterator[Trouble]:
         if row.phase is Phase.RESERVED and now - row.since > TAKE_UP_S:
             text = f"told to {nodes} {waited} ago and not taken up"
             yield Trouble(Severity.TROUBLE, "start_overdue", row.replica_id, text, row.since)
+        elif row.phase is Phase.DRAINING and now - row.since > drain_timeout_s(snapshot, row) + EXIT_S:
+            text = (
+                f"drains for {waited}, past its deadline: something still runs there, or a router is silent"
+            )
+            fix = f"llmgwctl replica stop {row.replica_id}"
+            yield Trouble(Severity.TROUBLE, "drain_overdue", row.replica_id, text, row.since, fix)
         elif row.phase in _ENDING and now - row.since > grace_s + EXIT_S:
             text = f"its exit on {nodes} is not seen for {waited}; its GPUs stay claimed"
             yield Trouble(Severity.TROUBLE, "stop_overdue", row.replica_id, text, row.since)

@@ -4,7 +4,7 @@ import asyncio
 
 from llmgw.v1 import operator_pb2 as pb
 from llmgw_controller import wire_operator
-from llmgw_controller.core.doctor import DatabaseWord, examine
+from llmgw_controller.core.doctor import DatabaseWord, Examination, examine
 from llmgw_controller.core.doctor_traffic import RoutesWord
 from llmgw_controller.core.members import members
 from llmgw_controller.core.state import Stored
@@ -22,24 +22,28 @@ class Doctor(Desk):
     async def Doctor(self, request: pb.DoctorRequest, context: Context) -> pb.DoctorResponse:
         """Who disagrees with whom."""
         reign, view = await self._view()
-        database = await _database(reign)
-        stored, now = reign.ledger.stored, reign.tenure.now()
-        snapshot = reign.snapshot(stored)
-        applied = reign.applied(stored)
-        behind = {
-            router_id: since
-            for router_id in stored.routers
-            if (since := reign.board.behind_since(applied.get(router_id))) is not None
-        }
-        found = await asyncio.to_thread(
-            examine,
-            snapshot,
-            members(snapshot, reign.board.watching, applied),
-            RoutesWord(reign.board.version, behind),
-            database,
-            now,
-        )
+        found = await examined(reign, await _database(reign))
         return wire_operator.doctor(found, self._info(reign, view))
+
+
+async def examined(reign: Reign, database: DatabaseWord | None = None) -> Examination:
+    """Of this moment; without a word of the database its part is left out."""
+    stored, now = reign.ledger.stored, reign.tenure.now()
+    snapshot = reign.snapshot(stored)
+    applied = reign.applied(stored)
+    behind = {
+        router_id: since
+        for router_id in stored.routers
+        if (since := reign.board.behind_since(applied.get(router_id))) is not None
+    }
+    return await asyncio.to_thread(
+        examine,
+        snapshot,
+        members(snapshot, reign.board.watching, applied),
+        RoutesWord(reign.board.version, behind),
+        database or DatabaseWord(None, None, now),
+        now,
+    )
 
 
 async def _database(reign: Reign) -> DatabaseWord:

@@ -8,6 +8,7 @@ from llmgw_controller.core.idleness import verdicts
 from llmgw_controller.core.why import why
 from llmgw_controller.history import status_at
 from llmgw_controller.operator.desk import Context, Desk
+from llmgw_controller.operator.doctor import examined
 from llmgw_kit.errors import NotFound
 from llmgw_kit.ids import ModelId
 from llmgw_kit.names import did_you_mean
@@ -25,6 +26,8 @@ class Views(Desk):
         risks = await self._lookout.risks(reign.snapshot(reign.ledger.stored), view.at)
         answer = wire_operator.status(view, self._info(reign, view), risks)
         answer.eviction = reign.rules.intervals.eviction.value
+        if not view.learning:
+            wire_operator.add_disagreements(answer, await examined(reign))
         return answer
 
     async def ListNodes(self, request: pb.ListNodesRequest, context: Context) -> pb.ListNodesResponse:

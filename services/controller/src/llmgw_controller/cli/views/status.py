@@ -9,6 +9,8 @@ from llmgw_controller.cli.views.common import age
 
 #: At most so many steps in the last line.
 STEPS = 2
+#: Rows are read every two seconds, and a beat comes every five.
+STALE_S = 60.0
 
 _AVAILABILITY = (("ready", "serving"), ("starting", "starting"), ("cold", "cold"), ("unavailable", "down"))
 
@@ -28,8 +30,15 @@ def render(page: Page, status: pb.GetStatusResponse) -> None:
 
 
 def exit_code(status: pb.GetStatusResponse) -> int:
-    """0 fine, 1 trouble."""
+    """0 fine, 1 trouble, 2 no fresh data."""
+    if is_stale(status):
+        return 2
     return int(any(t.severity == pb.TROUBLE_SEVERITY_TROUBLE for t in status.trouble))
+
+
+def is_stale(status: pb.GetStatusResponse) -> bool:
+    """It is shown as it is now, and is not: the leader has not read the rows for long."""
+    return status.info.age_s > STALE_S and not status.HasField("recorded_unix_s")
 
 
 def _head(page: Page, status: pb.GetStatusResponse) -> None:
@@ -40,6 +49,9 @@ def _head(page: Page, status: pb.GetStatusResponse) -> None:
         page.line(
             (f"AS IT WAS at {iso(asked)}", "bold"), f": recorded {duration(before)} before, nothing of it now"
         )
+    if is_stale(status):
+        text = f"no fresh data: what follows is {duration(info.age_s)} old, and nobody may say it is so now"
+        wrapped(page, [("!! ", "bold red")], text)
     lead = [
         info.cluster,
         f"leader {info.leader_name}, term {info.term}",
