@@ -12,7 +12,7 @@ from llmgw_controller.core.plan import Drain, PutEvent
 from llmgw_controller.core.replica import InvalidTransition
 from llmgw_controller.core.roster import IDLE, cancel_drain, let_go
 from llmgw_controller.core.routes import routes
-from llmgw_controller.core.state import Cause, Phase, ShardState, Wish
+from llmgw_controller.core.state import Cause, DeploymentRow, Phase, ShardState, Wish
 from tests.unit.controller.build import (
     NOW,
     Stage,
@@ -224,7 +224,18 @@ def test_it_stops_once_every_router_acknowledged_and_then_there_is_no_way_back()
         cancel_drain(Draft(stage.snap, NOW, verdicts(stage.snap, NOW)), row, because="too late")
 
 
-@pytest.mark.parametrize("how", ["activation", "held", "in flight", "direct traffic"])
+def test_a_leader_that_learns_stops_none():
+    stage = idle_stage()
+    row = stage.rows["m/1"]
+    drained = frozenset({row.endpoint_id})
+    unheard = {**stage.snap.stored.nodes, "n9": node("n9")}
+    stored = replace(stage.snap.stored, nodes=unheard)
+    snap = replace(stage.snap, drained=drained, stored=stored, term_started=stage.now - 5)
+    assert end_of_drain(snap, row, stage.now) is None
+    assert end_of_drain(replace(snap, term_started=1.0), row, stage.now) is DrainEnd.DRAINED
+
+
+@pytest.mark.parametrize("how", ["activation", "held", "in flight", "direct traffic", "pinned"])
 def test_whoever_asks_meanwhile_gets_it_back(how):
     """Cases 18 and 20: new demand meets the engine that is still there."""
     stage = idle_stage()
@@ -235,6 +246,9 @@ def test_whoever_asks_meanwhile_gets_it_back(how):
         stage.snap = replace(stage.snap, held={ONE.name: 1})
     elif how == "in flight":
         stage.snap = replace(stage.snap, activity=activity(router(m__1=1)))
+    elif how == "pinned":
+        wished = {ONE.name: DeploymentRow(ONE.name, stopped=False, pinned=True, changed_at=NOW)}
+        stage.snap = replace(stage.snap, stored=replace(stage.snap.stored, deployments=wished))
     else:
         stage.tell(row, ShardState.SERVING, running=1)
     stage.step()

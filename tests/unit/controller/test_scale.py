@@ -3,6 +3,8 @@
 from dataclasses import replace
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from llmgw_controller.core.activity import Activity
 from llmgw_controller.core.catalog import Profile
@@ -312,3 +314,30 @@ def test_the_intervals_say_how_long():
     assert len(load.live) == 1
     load.run(20)
     assert len(load.live) == 2
+
+
+WAVES = st.lists(
+    st.tuples(st.integers(0, 6), st.lists(st.integers(0, 5), min_size=4, max_size=4), st.integers(1, 45)),
+    min_size=1, max_size=12,
+)  # fmt: skip
+
+
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(WAVES)
+def test_whatever_the_load_does(waves):
+    """Never above the bound nor below the floor, one at a time, at rest after each pass, and nothing that is
+    used or waited for is let go."""
+    load = Load()
+    for held, flights, looks in waves:
+        for _ in range(looks):
+            load.held = held
+            load.flights = {f"m/{number + 1}": count for number, count in enumerate(flights)}
+            used = {name for name, count in load.flights.items() if count}
+            serving = {name for name, row in load.rows.items() if row.wish is Wish.SERVE}
+            load.run(2)
+            assert 1 <= len(load.live) <= 3
+            gone = {
+                name for name in serving if name not in load.rows or load.rows[name].wish is not Wish.SERVE
+            }
+            assert not gone & used
+            assert not (gone and held and len(load.live) < 3)

@@ -8,7 +8,7 @@ drain that only the controller wants is revocable, and is taken back.
 
 from enum import Enum
 
-from llmgw_controller.core.hearing import report_of
+from llmgw_controller.core.hearing import is_learning, report_of
 from llmgw_controller.core.state import ReplicaRow, ShardState, Snapshot
 
 
@@ -58,13 +58,16 @@ def quiet_since(snapshot: Snapshot, row: ReplicaRow) -> float | None:
 
 
 def end_of_drain(snapshot: Snapshot, row: ReplicaRow, now: float) -> DrainEnd | None:
-    """Why draining is over; None: let it finish. `row.quiet_at` is to be up to date."""
+    """Why draining is over; None: let it finish. `row.quiet_at` is to be up to date. A leader that learns
+    ends none that nobody needs to end."""
     if any(shard.released for shard in row.shards):
         return DrainEnd.NODE_LOST
     for shard in row.shards:
         report = report_of(snapshot, shard)
         if report is not None and report.state is ShardState.EXITED:
             return DrainEnd.SHARD_EXITED
+    if row.revocable and is_learning(snapshot, now):
+        return None
     if is_drained(snapshot, row):
         return DrainEnd.DRAINED
     # Routers tell a new leader everything anew: its patience with them begins with its term.

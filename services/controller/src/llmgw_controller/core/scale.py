@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from llmgw_controller.core.activity import Busy, Idle
 from llmgw_controller.core.catalog import Model
-from llmgw_controller.core.deployments import STOPPED, is_stopped
+from llmgw_controller.core.deployments import STOPPED, effective_pinned, is_stopped
 from llmgw_controller.core.draft import Draft
 from llmgw_controller.core.hearing import is_learning
 from llmgw_controller.core.idleness import may_leave
@@ -93,10 +93,11 @@ def _call_back(draft: Draft, model: Model) -> None:
             model.name in draft.stored.activations
             or draft.snapshot.held.get(model.name)
             or isinstance(draft.verdicts.by_replica.get(row.replica_id), Busy)
+            or effective_pinned(draft.stored, model)
         ):
             # What a router sends it now stands in no report yet.
             rest_s = draft.snapshot.intervals.router_stale_s
-            cancel_drain(draft, row, because="asked for again", rest_s=rest_s)
+            cancel_drain(draft, row, because="wanted again", rest_s=rest_s)
 
 
 def _adopt(draft: Draft, model: Model) -> None:
