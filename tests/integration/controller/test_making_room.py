@@ -1,0 +1,147 @@
+"""An idle replica makes room for a model that waits: real Postgres, Redis, gRPC and a controller process."""
+
+import asyncio
+import json
+
+import asyncpg
+
+from llmgw_router.adapters.activity_redis import RedisActivity
+from llmgw_router.core.activity import Report
+
+from .controller_bench import MODEL, Controllers, until
+from .sim_peers import SimAgent, SimRouter
+from .test_operator_commands import ctl
+
+#: Both GPUs of a node.
+WIDE = {**MODEL["profiles"][0], "gpus_per_node": 2, "tensor_parallel": 2}
+OLD = {"name": "old", "profiles": [WIDE], "replicas": 1, "idle_after_s": 1, "min_residency_s": 0}
+NEW = {"name": "new", "profiles": [WIDE], "replicas": 0, "priority": 1}
+
+CLAIMS = "SELECT device_id, shard_id FROM device_claims ORDER BY device_id"
+#: Postgres notes with each row the transaction that wrote it last.
+WRITTEN = """
+SELECT (SELECT max(xmin::text) FROM device_claims), (SELECT min(xmin::text) FROM device_claims),
+       (SELECT xmin::text FROM evictions)
+"""
+
+
+async def test_the_room_goes_over_in_one_transaction_and_not_before_the_router_has_put_the_victim_aside(
+    controllers: Controllers, migrated_dsn: str, redis_url: str
+) -> None:
+    controller = await controllers.start(
+        dsn=migrated_dsn, redis_url=redis_url, activity_tick_s=0.2, learning_window_s=0.5, eviction="on",
+        reconcile_interval_s=0.2, router_stale_s=60, models=[OLD, NEW],
+    ).until_ready()  # fmt: skip
+    database = await asyncpg.connect(migrated_dsn)
+    async with SimAgent("n1", [controller.address]) as agent, SimRouter([controller.address]) as router:
+        (endpoint,) = await router.until_endpoints(1)
+        pen = RedisActivity(redis_url, router_id=router.router_id, incarnation=router.incarnation, ttl_s=45)
+        sent = 0
+
+        async def reports() -> None:
+            nonlocal sent
+            while True:
+                sent += 1
+                quiet = Report(ages_ms={"old/1": 60_000}, in_flight={"old/1": 0}, whole=True, told_ns={})
+                await pen.send(quiet, held={}, seq=sent, epoch=None)
+                await asyncio.sleep(0.2)
+
+        claims: set[tuple[str, ...]] = set()
+
+        async def watch_claims() -> None:
+            while not asking.done():
+                claims.add(tuple(row["shard_id"] for row in await database.fetch(CLAIMS)))
+                await asyncio.sleep(0.005)
+
+        async def ask() -> None:
+            """Refused while nobody may leave; told to come again, and does."""
+            while not (await router.activate("new"))[-1].HasField("ready"):
+                await asyncio.sleep(0.3)
+
+        reporting = asyncio.create_task(reports())
+        router.acknowledges = False
+        asking = asyncio.create_task(ask())
+        watching = asyncio.create_task(watch_claims())
+        await until("it is marked", lambda: endpoint.endpoint_id in router.drains)
+        code, text, _ = await ctl(controller, "evictions")
+        assert code == 0
+        assert "being put aside" in text
+        # The mark alone stops nothing: its engine was told nothing, and a router may still use it.
+        await asyncio.sleep(1.0)
+        assert [shard.replica_id for shard in agent.shards.values()] == ["old/1"]
+        assert not asking.done()
+        router.acknowledges = True
+        router.acknowledge()
+        await asyncio.wait_for(asking, 30)
+        (now,) = await router.until_endpoints(1)
+        assert now.replica_id == "new/1"
+        await watching
+        of_old, of_new = ("old/1.1.0",) * 2, ("new/1.1.0",) * 2
+        assert claims == {of_old, of_new}, "both GPUs were of the one or of the other at every moment"
+        assert len(set(await database.fetchrow(WRITTEN) or ())) == 1, (
+            "one transaction wrote claims and receipt"
+        )
+
+        code, text, _ = await ctl(controller, "evictions", "--output", "json")
+        (receipt,) = json.loads(text)["evictions"]
+        assert (receipt["victim"], receipt["for"], receipt["state"]) == ("old/1", "new/1", "done")
+        assert receipt["real_free_seconds"] > 1.0
+        assert any(line.startswith("router router-1: report") for line in receipt["evidence"])
+        code, text, _ = await ctl(controller, "reclaim", "--plan", "--output", "json")
+        assert code == 0
+        assert json.loads(text)["schema"] == "llmgw.reclaim/1"
+        reporting.cancel()
+        await asyncio.gather(reporting, return_exceptions=True)
+        await pen.close()
+    await database.close()
+
+
+async def test_reclaim_lets_go_what_is_idle_beyond_doubt_and_says_why_the_rest_stays(
+    controllers: Controllers, migrated_dsn: str, redis_url: str
+) -> None:
+    kept = {**OLD, "name": "kept"}
+    loose = {**NEW, "name": "loose", "min_residency_s": 0}
+    controller = await controllers.start(
+        dsn=migrated_dsn,
+        redis_url=redis_url,
+        activity_tick_s=0.2,
+        learning_window_s=0.5,
+        models=[kept, loose],
+    ).until_ready()
+    async with (
+        SimAgent("n1", [controller.address]) as agent,
+        SimAgent("n2", [controller.address]),
+        SimRouter([controller.address]) as router,
+    ):
+        assert (await router.activate("loose"))[-1].HasField("ready")
+        await router.until_endpoints(2)
+        code, text, _ = await ctl(controller, "reclaim", "--plan", "--output", "json")
+        assert code == 0
+        assert [(one["replica"], one["reason"]) for one in json.loads(text)["unknown"]] == [
+            ("kept/1", "watch_restarted"), ("loose/1", "watch_restarted"),
+        ]  # fmt: skip
+        code, text, _ = await ctl(controller, "reclaim", "--apply")
+        assert code == 0
+        assert "nothing was let go" in text
+
+        pen = RedisActivity(redis_url, router_id=router.router_id, incarnation=router.incarnation, ttl_s=45)
+        idle = Report(ages_ms={"loose/1": 0, "kept/1": 0}, in_flight={}, whole=True, told_ns={})
+        await pen.send(idle, held={}, seq=1, epoch=None)
+        plan = {}
+
+        async def found() -> bool:
+            _, told, _ = await ctl(controller, "reclaim", "--plan", "--idle", "1s", "--output", "json")
+            plan.update(json.loads(told))
+            return bool(plan["gpus"])
+
+        await until("something may go", found)
+        assert {one["replica"]: one["kept_because"] for one in plan["holdings"]} == {
+            "kept/1": "configured", "loose/1": None,
+        }  # fmt: skip
+        assert len(router.routable()) == 2, "a plan changes nothing"
+        code, text, _ = await ctl(controller, "reclaim", "--apply", "--idle", "1s")
+        assert code == 0
+        assert "loose/1 drains" in text
+        await until("its room is free", lambda: [row.replica_id for row in router.routable()] == ["kept/1"])
+        await pen.close()
+        assert agent is not None
