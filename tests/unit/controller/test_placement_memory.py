@@ -3,6 +3,8 @@
 from dataclasses import replace
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from llmgw_controller.core.catalog import Engine, Weights, WeightsFile, spec_hash
 from llmgw_controller.core.claims import rooms
@@ -16,7 +18,7 @@ from llmgw_controller.core.memory import (
     memory_claim,
     usable_bytes,
 )
-from llmgw_controller.core.placement import Placement, explain, never_because, place
+from llmgw_controller.core.placement import Memo, Placement, explain, never_because, place
 from llmgw_controller.core.reconcile import reconcile
 from llmgw_controller.core.state import LoadRecord, Phase, ShardState
 from llmgw_kit.ids import NodeId, ReplicaId
@@ -216,3 +218,33 @@ def test_never_because_speaks_of_the_nodes_as_they_are_known_not_of_what_fills_t
         "needs 2 nodes with 1 L4 free each, on one fabric; of 2 nodes: none on one fabric; "
         "no fabric has more than 1 node that can"
     )
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    st.lists(
+        st.tuples(st.sampled_from([None, 8, 16, 24]), st.sampled_from([None, 0, 1, 400])),
+        min_size=1,
+        max_size=6,
+    ),
+    st.lists(st.integers(1, 30 * 1024), min_size=1, max_size=12),
+)
+def test_claims_that_no_device_tells_apart_are_answered_alike(devices, claims_mib):
+    """One memo for all of them says of each what a search of its own says."""
+    homes, words = [], []
+    for number, (size, foreign) in enumerate(devices):
+        home = node(f"n{number}", 1)
+        row = replace(home.devices[0], memory_total_bytes=None if size is None else size * GIB)
+        home = replace(home, devices=(row,))
+        used = None if foreign is None else foreign * 1024**2
+        homes.append(home)
+        words.append(heard(home, devices=(device(row, foreign_used_bytes=used),)))
+    models = [
+        model(f"m{number}", profile(memory_bytes=claim * 1024**2)) for number, claim in enumerate(claims_mib)
+    ]
+    found = rooms(snapshot(models, homes, [], words), NOW)
+    memo = Memo()
+    for one in models:
+        told = explain(one, one.profiles[0], found, memo=memo)
+        assert told == explain(one, one.profiles[0], found)
+        assert told.memory.size_bytes == one.profiles[0].memory_bytes

@@ -12,6 +12,7 @@ from llmgw_controller.core.choosing import GroupKey, choose, group_keys
 from llmgw_controller.core.claims import Rooms
 from llmgw_controller.core.filters import Ask, ask_of, first_reason
 from llmgw_controller.core.score import Fullness, Score, fullness, score
+from llmgw_controller.core.sizes import Sizes
 from llmgw_kit.ids import ModelId, NodeId
 
 _NOBODY: frozenset[NodeId] = frozenset()
@@ -45,6 +46,7 @@ class Finder:
 
     def __init__(self, rooms: Rooms) -> None:
         self._rooms = rooms
+        self._sizes = Sizes(rooms)
         self._asks: dict[tuple[ModelId, str], Ask] = {}
         self._shelves: dict[Ask, _Shelf] = {}
         self._log: list[NodeId] = list(rooms)
@@ -90,7 +92,8 @@ class Finder:
     def _shelf(self, model: Model, profile: Profile) -> tuple[Ask, _Shelf]:
         key = (model.name, profile.name)
         if key not in self._asks:
-            self._asks[key] = ask_of(model, profile, next(iter(self._rooms.values())).measured)
+            own = ask_of(model, profile, next(iter(self._rooms.values())).measured)
+            self._asks[key] = self._sizes.alike(own)
         ask = self._asks[key]
         shelf = self._shelves.setdefault(ask, _Shelf())
         for node_id in dict.fromkeys(self._log[shelf.seen :]):

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
 
-from llmgw_controller.core.catalog import Engine, Model, Profile, spec_hash
+from llmgw_controller.core.catalog import Engine, Model, Profile
 from llmgw_controller.core.state import LoadRecord
 
 #: Spec hash, which names the GPU class too -> most bytes that any device was seen to hold.
@@ -45,7 +45,7 @@ def memory_claim(model: Model, profile: Profile, measured: Measured) -> MemoryCl
     """Of each device that the profile takes."""
     if profile.memory_bytes is not None:
         return MemoryClaim(profile.memory_bytes, MemorySource.DECLARED)
-    if measured and (seen := measured.get(spec_hash(model, profile))) is not None:
+    if measured and (seen := measured.get(model.spec_hashes.get(profile.name, ""))) is not None:
         return MemoryClaim(seen, MemorySource.MEASURED)
     weights = _weights_bytes(model)
     if weights is None or profile.engine not in _LOADS_WEIGHTS:

@@ -17,6 +17,7 @@ from llmgw_controller.core.filters import Ask, ask_of, comes_free, first_reason,
 from llmgw_controller.core.memory import Measured, MemoryClaim
 from llmgw_controller.core.port_bands import lease, ports_needed
 from llmgw_controller.core.score import Fullness, Score, fullness, score
+from llmgw_controller.core.sizes import Sizes
 from llmgw_controller.core.state import ShardRow
 from llmgw_controller.core.words import counted, gib
 from llmgw_kit.ids import DeviceId, ModelId, NodeId, ReplicaId, ShardId
@@ -68,7 +69,9 @@ def place(
     one `evictable`: it makes many placements in a row quick."""
     refused: list[Explanation] = []
     for profile in model.profiles if profiles is None else profiles:
-        explanation = explain(model, profile, rooms, resting=resting, evictable=evictable, memo=memo)
+        explanation = explain(
+            model, profile, rooms, resting=resting, evictable=evictable, memo=memo, shared=True
+        )
         if explanation.fit is Fit.NOW:
             nodes = tuple(spot.node_id for spot in explanation.spots)
             return placed(model, profile, rooms, nodes, replica_id=replica_id, group_epoch=group_epoch)
@@ -100,44 +103,64 @@ def placed(
     return Placement(profile, shards, ask.memory)
 
 
+@dataclass(frozen=True)
+class Look:
+    """What one ask finds of one node."""
+
+    room: Room
+    reason: Reason | None
+    full: Fullness
+    #: With HELD_BY_IDLE.
+    near: NearMiss | None
+
+
 class Memo:
     """What was found of each node, for as long as the node is the same: one placement changes one of them,
     and a fleet's start asks of hundreds of nodes a thousand times. Profiles that ask for the same of a node
-    share what was found, whatever model they are of; and those that wait for the same wait for one answer."""
+    share what was found, whatever model they are of; and those that wait for the same wait for one answer.
+    Of one snapshot: devices are as large in all rooms that are asked about."""
 
     def __init__(self) -> None:
-        self._asks: dict[tuple[ModelId, str], Ask] = {}
-        self._found: dict[Ask, dict[NodeId, tuple[Room, Reason | None, Fullness]]] = {}
-        self._never: dict[tuple[Ask, int], tuple[Rooms, Explanation]] = {}
+        self._asks: dict[tuple[ModelId, str], tuple[Ask, Ask]] = {}
+        self._sizes: Sizes | None = None
+        self._found: dict[Ask, dict[NodeId, Look]] = {}
+        self._refused: dict[tuple[Ask, int], tuple[Rooms, Explanation]] = {}
 
-    def ask(self, model: Model, profile: Profile, measured: Measured) -> Ask:
-        """What a shard of the profile asks of a node."""
+    def ask(self, model: Model, profile: Profile, rooms: Rooms) -> tuple[Ask, Ask]:
+        """What a shard of the profile asks of a node; and the ask that it is answered alike with."""
         key = (model.name, profile.name)
         if key not in self._asks:
-            self._asks[key] = ask_of(model, profile, measured)
+            if self._sizes is None:
+                self._sizes = Sizes(rooms)
+            own = ask_of(model, profile, _measured(rooms))
+            self._asks[key] = (own, self._sizes.alike(own))
         return self._asks[key]
 
-    def of(self, ask: Ask) -> dict[NodeId, tuple[Room, Reason | None, Fullness]]:
-        """By node: the room that was looked at, what keeps a shard off it, and its part of the score."""
+    def of(self, ask: Ask) -> dict[NodeId, Look]:
+        """By node, as it was looked at."""
         return self._found.setdefault(ask, {})
 
     def look(
         self, model: Model, profile: Profile, room: Room, evictable: frozenset[ReplicaId]
     ) -> tuple[Reason | None, Score]:
         """One node for one shard: what keeps it off, and how good it would be."""
-        ask = self.ask(model, profile, room.measured)
-        reason, full = _look(self.of(ask), room, ask, evictable)
-        return reason, score(model, room, full, rests=False)
+        known = self._asks.get((model.name, profile.name))
+        ask = ask_of(model, profile, room.measured) if known is None else known[1]
+        found = _look(self.of(ask), room, ask, evictable)
+        return found.reason, score(model, room, found.full, rests=False)
 
-    def refused(self, ask: Ask, nodes: int, rooms: Rooms) -> Explanation | None:
-        """That it fits nowhere, if just that was found of these very rooms. No score has a part in it."""
-        known = self._never.get((ask, nodes))
-        return known[1] if known is not None and known[0] is rooms else None
+    def refused(self, ask: Ask, nodes: int, rooms: Rooms, *, shared: bool) -> Explanation | None:
+        """That it fits nowhere now, if just that was found of these very rooms. Who would have to leave
+        depends on the model, so a fit after an eviction is told again only if that may be another's."""
+        known = self._refused.get((ask, nodes))
+        if known is None or known[0] is not rooms:
+            return None
+        return known[1] if shared or known[1].fit is Fit.NEVER else None
 
     def note(self, ask: Ask, explanation: Explanation, rooms: Rooms) -> None:
         """Keep what can be told again."""
-        if explanation.fit is Fit.NEVER:
-            self._never[ask, explanation.nodes_needed] = (rooms, explanation)
+        if explanation.fit is not Fit.NOW:
+            self._refused[ask, explanation.nodes_needed] = (rooms, explanation)
 
 
 def explain(
@@ -148,28 +171,30 @@ def explain(
     resting: frozenset[NodeId] = frozenset(),
     evictable: frozenset[ReplicaId] = frozenset(),
     memo: Memo | None = None,
+    shared: bool = False,
 ) -> Explanation:
-    """What the planner finds for one profile: where it goes, or what is in the way of each node."""
+    """What the planner finds for one profile: where it goes, or what is in the way of each node. `shared`: of
+    a refusal, who would have to leave may be what was found for another model that asks for the same."""
     memo = memo or Memo()
-    ask = memo.ask(model, profile, _measured(rooms))
-    told = memo.refused(ask, profile.nodes, rooms)
+    ask, alike = memo.ask(model, profile, rooms)
+    told = memo.refused(alike, profile.nodes, rooms, shared=shared)
     if told is not None:
-        return replace(told, profile=profile.name)
+        return replace(told, profile=profile.name, needs=_needs(profile, ask), memory=ask.memory)
     filtered: dict[Reason, list[NodeId]] = {}
     fitting: list[NodeId] = []
     near: list[NearMiss] = []
     scores: dict[NodeId, Score] = {}
-    known = memo.of(ask)
+    known = memo.of(alike)
     for node_id, room in rooms.items():  # By id: `claims.rooms` sorts them.
-        reason, full = _look(known, room, ask, evictable)
-        if reason is None or reason is Reason.HELD_BY_IDLE:
-            scores[node_id] = score(model, room, full, rests=node_id in resting)
-        if reason is None:
+        found = _look(known, room, ask, evictable)
+        if found.reason is None or found.near is not None:
+            scores[node_id] = score(model, room, found.full, rests=node_id in resting)
+        if found.reason is None:
             fitting.append(node_id)
             continue
-        filtered.setdefault(reason, []).append(node_id)
-        if reason is Reason.HELD_BY_IDLE:
-            near.append(_near_miss(room, ask, evictable))
+        filtered.setdefault(found.reason, []).append(node_id)
+        if found.near is not None:
+            near.append(found.near)
     chosen = choose(groups(ask, rooms, fitting), profile.nodes, scores.__getitem__)
     emptied: tuple[NodeId, ...] | None = None
     evict = {miss.node_id: miss.evict for miss in near}
@@ -196,21 +221,17 @@ def explain(
         ports_needed=ports_needed(ask.bands),
         ceiling=emptied or (),
     )
-    memo.note(ask, explanation, rooms)
+    memo.note(alike, explanation, rooms)
     return explanation
 
 
-def _look(
-    known: dict[NodeId, tuple[Room, Reason | None, Fullness]],
-    room: Room,
-    ask: Ask,
-    evictable: frozenset[ReplicaId],
-) -> tuple[Reason | None, Fullness]:
+def _look(known: dict[NodeId, Look], room: Room, ask: Ask, evictable: frozenset[ReplicaId]) -> Look:
     found = known.get(room.node.node_id)
-    if found is None or found[0] is not room:
-        found = (room, first_reason(room, ask, evictable), fullness(ask, room))
-        known[room.node.node_id] = found
-    return found[1], found[2]
+    if found is None or found.room is not room:
+        reason = first_reason(room, ask, evictable)
+        near = _near_miss(room, ask, evictable) if reason is Reason.HELD_BY_IDLE else None
+        found = known[room.node.node_id] = Look(room, reason, fullness(ask, room), near)
+    return found
 
 
 def never_because(model: Model, profile: Profile, rooms: Rooms) -> str | None:

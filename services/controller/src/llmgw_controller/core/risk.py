@@ -63,7 +63,6 @@ class _Fits:
     def __init__(self, found: Rooms) -> None:
         self._rooms = found
         self.memo = Memo()
-        self._measured = next(iter(found.values())).measured if found else {}
         self._by_ask: dict[object, frozenset[NodeId]] = {}
         self._fitting: dict[ModelId, frozenset[NodeId]] = {}
         self._few: dict[ModelId, frozenset[NodeId]] = {}
@@ -76,7 +75,7 @@ class _Fits:
         return known
 
     def _of(self, model: Model, profile: Profile) -> frozenset[NodeId]:
-        ask = self.memo.ask(model, profile, self._measured)
+        _, ask = self.memo.ask(model, profile, self._rooms)
         known = self._by_ask.get(ask)
         if known is None:
             known = frozenset(explain(model, profile, self._rooms, memo=self.memo).fitting)
