@@ -226,7 +226,9 @@ async def test_case_31_an_engine_with_requests_and_no_token_is_told_to_stall(one
     asked = asyncio.create_task(_ask(spec))
     try:
         await one.shard("s1", lambda s: s.running_requests >= 1 and s.stalled_s >= 0.4, "a stall")
-        shard = await one.shard("s1", lambda s: s.stalled_s >= 0.8, "that grows")
+        served = (await ctl(spec))["served"]
+        await one.shard("s1", lambda s: s.stalled_s >= 1.6, "that grows")
+        assert (await ctl(spec))["served"] == served, "a busy engine is not probed besides"
         await ctl(spec, gauge="error")
         await one.shard("s1", lambda s: not s.HasField("stalled_s"), "nothing is said of what cannot be read")
         await ctl(spec, gauge="ok", stall=False)
