@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from llmgw_controller.core.activation import Pending, Refused, decide
+from llmgw_controller.core.activation import Pending, Ready, Refused, decide
 from llmgw_controller.core.activity import Activity, ActivityMap
 from llmgw_controller.core.apply import apply
 from llmgw_controller.core.catalog import Model
@@ -680,3 +680,53 @@ def test_suggest_shows_and_does_nothing():
     assert one.reload_s == 75.0
     assert "old/1 (1 GPU, idle 2 h 00 m) leaves for new/1" in one.text
     assert room.receipts == []
+
+
+# --- when nobody need leave --------------------------------------------------------------------------------
+
+
+def test_nobody_leaves_for_room_that_comes_free_by_itself():
+    """An operator drains another replica anyhow: who waits will have that room."""
+    going = replace(
+        idle_one(ELSE, "n1", 1), wish=Wish.DRAIN, phase=Phase.DRAINING, reason="drained by operator"
+    )
+    room = Room(OLD, ELSE, NEW, nodes=[node("n1", 2)], rows=(HELD, going), watched=activity(router()))
+    room.go_on(times=3)
+    assert room.receipts == []
+    assert room.rows["old/1"].wish is Wish.SERVE
+
+
+def test_a_leader_that_has_not_heard_all_nodes_evicts_nobody_for_who_waited_under_the_one_before():
+    waits = replica(NEW, 1, Phase.UNPLACEABLE, cause=Cause.ACTIVATION, since=NOW - 100)
+    room = Room(
+        nodes=[node("n1", 1), node("n2", 1)], rows=(HELD, waits), term_started=NOW - 10,
+        words=[heard(node("n1", 1), usual_reports(node("n1", 1), (HELD,)))],
+    )  # fmt: skip
+    room.go_on()
+    assert room.receipts == []
+
+
+def test_nobody_leaves_for_the_one_too_many_that_a_rollout_starts():
+    changed = model("new", profile("p", context_length=9), replicas=1, priority=1)
+    before = replica(model("new", replicas=1), 1, Phase.READY, shard("new/1", "n1", 1))
+    room = Room(
+        OLD, changed, nodes=[node("n1", 2)], rows=(HELD, before), wanting=(), watched=activity(router())
+    )
+    room.go_on()
+    assert room.rows["new/2"].phase is Phase.UNPLACEABLE, "the new one beside the old"
+    assert room.receipts == []
+
+
+def test_what_is_cancelled_serves_whoever_asked_meanwhile():
+    room = Room()
+    room.step()
+    room.wanting.add("old")
+    room.go_on()
+    assert "old/2" in room.rows, "queued as new demand"
+    room.report(old__1=1)
+    room.step()
+    room.wanting.discard("old")
+    room.go_on(times=2)
+    assert isinstance(decide(room.snap, ModelId("old"), room.now), Ready)
+    assert room.rows["old/1"].phase is Phase.READY
+    assert "old/2" not in room.rows, "the one too many is gone again"

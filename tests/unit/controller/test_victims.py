@@ -145,3 +145,22 @@ def test_the_set_makes_room_and_no_member_is_too_many_nor_any_set_of_one_node_ch
         for size in range(1 << len(here)):
             some = {name for bit, name in enumerate(here) if size >> bit & 1}
             assert not fits(some) or sum(free[name].cost_s for name in some) >= price
+
+
+def test_on_a_node_of_many_small_ones_only_as_many_leave_as_are_needed():
+    """More than are tried set by set: the dearest are spared one by one."""
+    names = [f"s{i}" for i in range(10)]
+    found, rows = fleet([node("n1", 10)], *((name, {"n1": (i,)}) for i, name in enumerate(names)))
+    costs = {name: 100 - 10 * i for i, name in enumerate(names)}
+    assert leaving(ONE, found, candidates(rows, **costs)) == ["s9"]
+    assert leaving(TWO, found, candidates(rows, **costs)) == ["s8", "s9"]
+
+
+def test_of_a_gang_s_nodes_nobody_leaves_whose_leaving_another_s_makes_needless():
+    """One victim stands on both nodes; who is beside it on one of them may stay."""
+    gang = model("gang", profile("g", nodes=2, gpus_per_node=1, tensor_parallel=2))
+    nodes = [node(name, 2, fabrics=("ib",)) for name in ("n1", "n2")]
+    found, rows = fleet(nodes, ("w", {"n1": (0,), "n2": (0,)}), ("a", {"n1": (1,)}), ("b", {"n2": (1,)}))
+    # Node by node a is cheaper than w; but w is needed on n2 anyhow.
+    assert leaving(gang, found, candidates(rows, w=30, a=20)) == ["w"]
+    assert leaving(gang, found, candidates(rows, w=30, a=10, b=10)) == ["a", "b"]
