@@ -5,8 +5,10 @@ from dataclasses import replace
 import pytest
 
 from llmgw_controller.core.activity import Activity, Busy, Idle, Unknown
-from llmgw_controller.core.idleness import idle_replicas, may_leave, verdict, verdicts
+from llmgw_controller.core.claims import rooms
+from llmgw_controller.core.idleness import idle_replicas, may_leave, silent_members, verdict, verdicts
 from llmgw_controller.core.state import Cause, Phase, ShardState, Watched
+from llmgw_controller.core.trouble import troubles
 from llmgw_kit.ids import ModelId
 from tests.unit.controller.build import (
     NOW,
@@ -216,3 +218,20 @@ def test_only_idle_replicas_are_pointed_at(watched, may):
     assert bool(idle_replicas(snap, verdicts(snap, NOW))) is may
     pinned = replace(snap, catalog=replace(snap.catalog, models={ONE.name: replace(ONE, pinned=True)}))
     assert not idle_replicas(pinned, verdicts(pinned, NOW))
+
+
+def test_the_status_names_who_is_missing_and_what_to_type():
+    routers = {name: member(name) for name in ("r1", "r2", "r3", "r4", "r5")}
+    restarted = replace(router("r2"), incarnation="second life")
+    read = activity(router("r1"), restarted, router("r3", age_s=30), touched=TOUCHED)
+    snap = snapshot([ONE], [node("n1")], [ROW], activity=read, routers=routers)
+    assert silent_members(snap) == ("r2", "r3", "r4", "r5")
+    told = [
+        one for one in troubles(snap, rooms(snap, NOW), verdicts(snap, NOW), NOW) if one.subject == "idleness"
+    ]
+    assert [(one.text, one.fix) for one in told] == [
+        (
+            "idleness of 1 replica unknown: a member router is not heard (r2, r3, r4 and 1 more)",
+            "llmgwctl router list",
+        )
+    ]

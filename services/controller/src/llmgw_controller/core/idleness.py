@@ -119,13 +119,23 @@ def _watch_broken(
     """Rules 1 to 4: why the map cannot be trusted as a whole; None when it can."""
     if activity.watching_since is None or activity.epoch is None:
         return "watch_restarted"
-    for router_id, member in sorted(snapshot.stored.routers.items()):
-        report = fresh.get(router_id)
-        if report is None or report.incarnation != member.incarnation:
+    for router_id in sorted(snapshot.stored.routers):
+        if _is_mute(snapshot, router_id, fresh):
             return "router_silent"
-        if report.epoch != activity.epoch:
+        if fresh[router_id].epoch != activity.epoch:
             return "router_resending"
     return None
+
+
+def silent_members(snapshot: Snapshot) -> tuple[RouterId, ...]:
+    """Members of whose present life no report is fresh: nothing is idle without them."""
+    fresh = fresh_routers(snapshot)
+    return tuple(name for name in sorted(snapshot.stored.routers) if _is_mute(snapshot, name, fresh))
+
+
+def _is_mute(snapshot: Snapshot, router_id: RouterId, fresh: dict[RouterId, RouterReport]) -> bool:
+    report = fresh.get(router_id)
+    return report is None or report.incarnation != snapshot.stored.routers[router_id].incarnation
 
 
 def _idle(snapshot: Snapshot, row: ReplicaRow, activity: ActivityMap, now: float) -> Idle:

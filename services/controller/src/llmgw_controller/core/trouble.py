@@ -10,7 +10,7 @@ from llmgw_controller.core.claims import Device, Room, Rooms, Use
 from llmgw_controller.core.drains import drain_timeout_s
 from llmgw_controller.core.failing import failing
 from llmgw_controller.core.hearing import NodeState, brake, is_learning, last_seen, report_of
-from llmgw_controller.core.idleness import idle_replicas
+from llmgw_controller.core.idleness import idle_replicas, silent_members
 from llmgw_controller.core.placement import Memo, explain
 from llmgw_controller.core.plan import Severity
 from llmgw_controller.core.port_bands import EPHEMERAL, overlaps_ephemeral
@@ -36,6 +36,8 @@ _OF_THE_NODE = frozenset({"node_silent"})
 
 #: Unplaceable models told with their nearest miss; each costs a search.
 NEAR_MISSES_TOLD = 5
+#: Silent routers named.
+SILENT_TOLD = 3
 #: Foreign processes named of one device.
 STRANGERS_TOLD = 3
 
@@ -285,7 +287,14 @@ def _watch(snapshot: Snapshot, verdicts: Verdicts) -> Iterator[Trouble]:
     for reason, names in sorted(by_reason.items()):
         if reason in _WATCH:
             text = f"idleness of {counted(len(names), 'replica')} unknown: {_WATCH[reason]}"
-            yield Trouble(Severity.NOTE, "idleness_unknown", "idleness", text)
+            fix = None
+            if reason == "router_silent":
+                silent = silent_members(snapshot)
+                shown = ", ".join(silent[:SILENT_TOLD])
+                more = f" and {len(silent) - SILENT_TOLD} more" if len(silent) > SILENT_TOLD else ""
+                text += f" ({shown}{more})"
+                fix = "llmgwctl router list"
+            yield Trouble(Severity.NOTE, "idleness_unknown", "idleness", text, None, fix)
         else:
             for name in names:
                 text = f"idleness unknown: {reason.replace('_', ' ')}"
