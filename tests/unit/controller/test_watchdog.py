@@ -10,6 +10,7 @@ from llmgw_controller.core.plan import PutEvent, Severity, Stop
 from llmgw_controller.core.state import Phase, ShardState
 from llmgw_controller.core.trouble import Trouble, troubles
 from llmgw_controller.core.watchdog import hang, stall_of
+from llmgw_controller.core.why import why
 from tests.unit.controller.build import (
     NOW,
     Stage,
@@ -116,6 +117,17 @@ def test_an_engine_that_is_up_and_fails_its_probe_is_trouble():
     assert line.kind == "probe_failing"
     assert line.text == ("up, and does not answer its probe on n1: /v1/chat/completions answers 500: boom")
     assert told(hung(stalled_s=0.0, probe_error="no", phase=Phase.STARTING)[0]) == []
+
+
+def test_why_says_what_keeps_a_starting_engine_from_answering():
+    says = "/v1/chat/completions answers 503: Loading"
+    snap, _ = hung(stalled_s=None, probe_error=says, phase=Phase.STARTING)
+    (one,) = snap.catalog.models.values()
+    told = why(snap, Verdicts({}), one, NOW).now
+    assert told == f"0 of 1 ready; m/1 starting for 16 m 40 s, does not answer its probe on n1: {says}"
+    snap, _ = hung(stalled_s=40.0)
+    told = why(snap, Verdicts({}), one, NOW).now
+    assert told == "1 of 1 ready; m/1 no token for 40 s with 3 requests running, on n1"
 
 
 def test_notes_of_healthy_devices_are_notes():

@@ -2,21 +2,20 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from textwrap import shorten
 
 from llmgw_controller.core.activity import Unknown, Verdicts
 from llmgw_controller.core.catalog import Model
 from llmgw_controller.core.claims import Device, Room, Rooms, Use
 from llmgw_controller.core.drains import drain_timeout_s
 from llmgw_controller.core.failing import failing
-from llmgw_controller.core.hearing import NodeState, brake, is_learning, last_seen, report_of
+from llmgw_controller.core.hearing import NodeState, brake, is_learning, last_seen
 from llmgw_controller.core.idleness import idle_replicas, silent_members
 from llmgw_controller.core.placement import Memo, explain
 from llmgw_controller.core.plan import Severity
 from llmgw_controller.core.port_bands import EPHEMERAL, overlaps_ephemeral
 from llmgw_controller.core.replica import is_unreachable
 from llmgw_controller.core.state import DeviceReport, DeviceState, Phase, ReplicaRow, Snapshot, Wish
-from llmgw_controller.core.watchdog import stall_of
+from llmgw_controller.core.watchdog import ailing, stall_of
 from llmgw_controller.core.weights_held import pressure
 from llmgw_controller.core.words import counted, gib, lasting
 from llmgw_kit.ids import ModelId, ReplicaId
@@ -44,11 +43,6 @@ STRANGERS_TOLD = 3
 #: An agent takes a start up within a beat or two; and sees an exit soon after the grace before KILL.
 TAKE_UP_S = 30.0
 EXIT_S = 30.0
-
-#: A profile without a limit of its own: no engine needs so long for a token.
-STALL_TOLD_S = 60.0
-#: Of what an engine says to a probe, in characters.
-PROBE_TOLD_MOST = 160
 
 _ENDING = frozenset({Phase.STOPPING, Phase.BACKOFF, Phase.FAILED})
 
@@ -156,22 +150,21 @@ def _device(snapshot: Snapshot, room: Room, device: Device) -> Iterator[Trouble]
 def _engines(snapshot: Snapshot, now: float) -> Iterator[Trouble]:
     """Up, and does not do what it is there for."""
     for row in snapshot.stored.sorted_replicas:
-        stall = stall_of(snapshot, row, now)
-        if stall is not None and stall.limit_s is None and stall.seconds >= STALL_TOLD_S:
-            text = f"{stall.text}; its profile sets no stall_timeout_s"
-            fix = f"llmgwctl replica stop {row.replica_id}"
-            yield Trouble(Severity.TROUBLE, "replica_stalled", row.replica_id, text, None, fix)
-        elif stall is not None and stall.limit_s is not None and stall.seconds >= stall.limit_s / 2:
-            text = f"{stall.text}; restarted at {lasting(stall.limit_s)}"
-            yield Trouble(Severity.NOTE, "replica_stalled", row.replica_id, text)
         if row.phase is not Phase.READY or is_unreachable(row, snapshot, now):
             continue
-        for shard in row.shards:
-            report = report_of(snapshot, shard)
-            if report is not None and report.probe_error is not None:
-                said = shorten(report.probe_error, PROBE_TOLD_MOST, placeholder="…")
-                text = f"up, and does not answer its probe on {shard.node_id}: {said}"
-                yield Trouble(Severity.TROUBLE, "probe_failing", row.replica_id, text)
+        told = ailing(snapshot, row, now)
+        stall = stall_of(snapshot, row, now)
+        if told is None:
+            continue
+        if stall is None or not stall.told:
+            yield Trouble(Severity.TROUBLE, "probe_failing", row.replica_id, f"up, and {told}")
+        elif stall.limit_s is None:
+            text = f"{told}; its profile sets no stall_timeout_s"
+            fix = f"llmgwctl replica stop {row.replica_id}"
+            yield Trouble(Severity.TROUBLE, "replica_stalled", row.replica_id, text, None, fix)
+        else:
+            text = f"{told}; restarted at {lasting(stall.limit_s)}"
+            yield Trouble(Severity.NOTE, "replica_stalled", row.replica_id, text)
 
 
 def _fault_of(report: DeviceReport | None, *, missing: bool) -> str:

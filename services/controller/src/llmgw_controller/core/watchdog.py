@@ -6,10 +6,16 @@ not heard now, a replica that is not READY, and anything while a new leader stil
 """
 
 from dataclasses import dataclass
+from textwrap import shorten
 
 from llmgw_controller.core.hearing import is_learning, is_silent, report_of
 from llmgw_controller.core.state import Exit, Phase, ReplicaRow, ShardReport, ShardRow, Snapshot
 from llmgw_controller.core.words import counted, lasting
+
+#: A profile without a limit of its own: no engine needs so long for a token.
+STALL_TOLD_S = 60.0
+#: Of what an engine says to a probe, in characters.
+PROBE_TOLD_MOST = 160
 
 
 @dataclass(frozen=True)
@@ -21,6 +27,11 @@ class Stall:
     seconds: float
     #: None: it is shown and left alone.
     limit_s: float | None
+
+    @property
+    def told(self) -> bool:
+        """Long enough to be told of: a long prompt takes a while too."""
+        return self.seconds >= (STALL_TOLD_S if self.limit_s is None else self.limit_s / 2)
 
     @property
     def text(self) -> str:
@@ -47,6 +58,19 @@ def _stall(snapshot: Snapshot, row: ReplicaRow, shard: ShardRow, now: float) -> 
     model = snapshot.catalog.models.get(row.model)
     profile = model.profile(row.profile) if model else None
     return Stall(shard, report, report.stalled_s, profile.stall_timeout_s if profile else None)
+
+
+def ailing(snapshot: Snapshot, row: ReplicaRow, now: float) -> str | None:
+    """What keeps its engines from answering although they run, in words; None: nothing that is known."""
+    stall = stall_of(snapshot, row, now)
+    if stall is not None and stall.told:
+        return stall.text
+    for shard in row.shards:
+        report = report_of(snapshot, shard)
+        if report is not None and report.probe_error is not None:
+            said = shorten(report.probe_error, PROBE_TOLD_MOST, placeholder="…")
+            return f"does not answer its probe on {shard.node_id}: {said}"
+    return None
 
 
 def hang(snapshot: Snapshot, row: ReplicaRow, now: float) -> Exit | None:

@@ -16,6 +16,7 @@ from llmgw_controller.core.placement import explain
 from llmgw_controller.core.question import WAITING, Answer, Question, ask, one_more, rooms_before, waiting
 from llmgw_controller.core.replica import is_routable
 from llmgw_controller.core.state import Phase, Snapshot
+from llmgw_controller.core.watchdog import ailing
 from llmgw_controller.core.words import lasting
 from llmgw_kit.ids import ModelId, NodeId
 
@@ -210,9 +211,12 @@ def _now(snapshot: Snapshot, model: Model, now: float) -> str:
     if not rows:
         return "cold: no replica is wanted"
     ready = sum(is_routable(row, snapshot, now) for row in rows)
-    others = [
-        f"{row.replica_id} {row.phase.value} for {lasting(now - row.since)}"
-        for row in rows
-        if not is_routable(row, snapshot, now)
-    ]
+    others = []
+    for row in rows:
+        told = ailing(snapshot, row, now)
+        if not is_routable(row, snapshot, now):
+            line = f"{row.replica_id} {row.phase.value} for {lasting(now - row.since)}"
+            others.append(line if told is None else f"{line}, {told}")
+        elif told is not None:
+            others.append(f"{row.replica_id} {told}")
     return "; ".join([f"{ready} of {len(rows)} ready", *others])
