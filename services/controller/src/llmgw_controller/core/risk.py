@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 
 from llmgw_controller.core.catalog import Model, Profile
 from llmgw_controller.core.claims import Room, Rooms, Use, rooms, with_claim
+from llmgw_controller.core.filters import Ask, ask_of
 from llmgw_controller.core.hearing import NodeState
 from llmgw_controller.core.placement import Memo, Refusal, explain, place
 from llmgw_controller.core.placing import rank
@@ -63,7 +64,7 @@ class _Fits:
     def __init__(self, found: Rooms) -> None:
         self._rooms = found
         self.memo = Memo()
-        self._by_ask: dict[object, frozenset[NodeId]] = {}
+        self._by_ask: dict[Ask, frozenset[NodeId]] = {}
         self._fitting: dict[ModelId, frozenset[NodeId]] = {}
         self._few: dict[ModelId, frozenset[NodeId]] = {}
 
