@@ -64,6 +64,7 @@ class _Fits:
     def __init__(self, found: Rooms) -> None:
         self._rooms = found
         self.memo = Memo()
+        self._measured = next(iter(found.values())).measured if found else {}
         self._by_ask: dict[Ask, frozenset[NodeId]] = {}
         self._fitting: dict[ModelId, frozenset[NodeId]] = {}
         self._few: dict[ModelId, frozenset[NodeId]] = {}
@@ -76,7 +77,7 @@ class _Fits:
         return known
 
     def _of(self, model: Model, profile: Profile) -> frozenset[NodeId]:
-        _, ask = self.memo.ask(model, profile, self._rooms)
+        ask = ask_of(model, profile, self._measured)
         known = self._by_ask.get(ask)
         if known is None:
             known = frozenset(explain(model, profile, self._rooms, memo=self.memo).fitting)
