@@ -154,4 +154,28 @@ def status() -> pb.GetStatusResponse:
         routers=pb.RouterCounts(members=1, heard=1),
         models=models(),
         replicas=replicas(),
+        nobody_asked=[
+            pb.IdleHolding(
+                replica_id="chat/2",
+                model="chat",
+                gpu_class="L4",
+                gpus=1,
+                idle_s=2520,
+                last_asked_unix_s=NOW - 2520,
+                gpu_hours=0.7,
+            ),
+            pb.IdleHolding(
+                replica_id="chat/3", model="chat", gpu_class="L4", gpus=1, idle_s=20, gpu_hours=0.0
+            ),
+        ],
+        eviction="suggest",
+        suggestions=[
+            pb.EvictionProposal(
+                beneficiary_model="big",
+                victim_replica_ids=["chat/2"],
+                text="chat/2 could leave for big/1",
+                frees_in_s=20,
+                reload_s=75,
+            )
+        ],
     )

@@ -33,7 +33,11 @@ def test_status_page():
     assert "1 busy  1 idle  1 unhealthy  1 free" in text
     assert "25.8 of 103 GB" in text
     assert "FABRICS     none declared: replicas stay on one node" in text
-    assert "  chat/2      1 GPU  42 m 00 s  13:50             0.7       -" in text
+    assert "  chat/2       1 L4  42 m 00 s  13:50             0.7       -" in text
+    assert "chat/3" not in text, "idle for seconds is nobody's news"
+    assert "COULD MAKE ROOM  eviction is suggest" in text
+    assert "  big  chat/2 could leave for big/1; room in ~20 s; to bring back: 1 m 15 s" in text
+    assert "    llmgwctl replica drain chat/2" in text
     assert "UNKNOWN, not idle  odd/1 (engine gauge unreadable)" in text
     assert lines[-1] == "Next: llmgwctl why big · llmgwctl reclaim --plan"
 

@@ -24,30 +24,8 @@ def render(page: Page, status: pb.GetStatusResponse) -> None:
 
 
 def holdings(status: pb.GetStatusResponse) -> list[pb.IdleHolding]:
-    """Most GPU-hours first; those idle for less than a minute are left out. A controller that prices none
-    still says who is idle."""
-    found = list(status.nobody_asked) or [
-        _holding(row, now=status.info.at_unix_s)
-        for row in status.replicas
-        if row.phase == pb.REPLICA_PHASE_READY and words.idleness(row.idleness) == "idle"
-    ]
-    found.sort(key=lambda one: (-one.gpu_hours, one.replica_id))
-    return [one for one in found if one.idle_s >= AFTER_S]
-
-
-def _holding(row: pb.ReplicaRow, *, now: float) -> pb.IdleHolding:
-    idle_s = max(0.0, now - row.idleness.since_unix_s)
-    made = pb.IdleHolding(
-        replica_id=row.replica_id,
-        model=row.model,
-        gpus=row.gpus,
-        idle_s=idle_s,
-        never_asked=row.idleness.never_asked,
-        gpu_hours=row.gpus * idle_s / 3600,
-    )
-    if row.HasField("last_asked_unix_s"):
-        made.last_asked_unix_s = row.last_asked_unix_s
-    return made
+    """As the controller prices and orders them; those idle for less than a minute are left out."""
+    return [one for one in status.nobody_asked if one.idle_s >= AFTER_S]
 
 
 def _table(page: Page, found: Sequence[pb.IdleHolding], *, now: float) -> None:
