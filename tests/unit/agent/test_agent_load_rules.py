@@ -11,6 +11,7 @@ from llmgw_agent.core.load import (
     next_level,
     prompt,
     requests_at,
+    words_for,
 )
 
 
@@ -70,10 +71,21 @@ def test_a_level_makes_enough_requests_to_be_that_level(
 
 def test_a_level_is_put_together_from_what_was_answered() -> None:
     answers = [Answer(0.2, 0.9, 10), Answer(0.1, 0.0, 1)]
-    found = level_of(2, answers, 3, 4.0)
+    found = level_of(2, answers, ["refused"] * 3, 4.0)
     assert (found.requests, found.failed, found.output_tokens, found.tokens_per_s) == (2, 3, 11, 2.75)
+    assert found.failure == "refused"
     assert found.ttft_s == (0.2, 0.1)
     assert found.inter_token_s == (pytest.approx(0.1),), "one token has nothing between"
+
+
+@pytest.mark.parametrize(
+    ("tokens", "words", "counted", "then"),
+    [(256, 256, None, 256), (256, 256, 256, 256), (24, 24, 126, 5), (8, 8, 400, 1), (100, 100, 80, 125)],
+)
+def test_prompts_are_as_long_as_the_engines_vocabulary_makes_them(
+    tokens: int, words: int, counted: int | None, then: int
+) -> None:
+    assert words_for(tokens, asked_words=words, counted=counted) == then
 
 
 def test_prompts_have_their_length_and_differ_from_the_first_word() -> None:

@@ -184,6 +184,7 @@ def level_to(level: Level) -> pb.BenchmarkLevel:
     return pb.BenchmarkLevel(
         concurrency=level.concurrency, requests=level.requests, failed=level.failed, seconds=level.seconds,
         output_tokens=level.output_tokens, ttft_s=level.ttft_s, inter_token_s=level.inter_token_s,
+        failure=level.failure,
     )  # fmt: skip
 
 

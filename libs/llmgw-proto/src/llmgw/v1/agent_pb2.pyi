@@ -1082,11 +1082,14 @@ class BenchmarkLevel(_message.Message):
     OUTPUT_TOKENS_FIELD_NUMBER: _builtins.int
     TTFT_S_FIELD_NUMBER: _builtins.int
     INTER_TOKEN_S_FIELD_NUMBER: _builtins.int
+    FAILURE_FIELD_NUMBER: _builtins.int
     concurrency: _builtins.int
     requests: _builtins.int
     failed: _builtins.int
     seconds: _builtins.float
     output_tokens: _builtins.int
+    failure: _builtins.str
+    """What one of the failed requests met, for people."""
     @_builtins.property
     def ttft_s(self) -> _containers.RepeatedScalarFieldContainer[_builtins.float]:
         """One a request that was answered, in seconds."""
@@ -1105,12 +1108,15 @@ class BenchmarkLevel(_message.Message):
         output_tokens: _builtins.int = ...,
         ttft_s: _abc.Iterable[_builtins.float] | None = ...,
         inter_token_s: _abc.Iterable[_builtins.float] | None = ...,
+        failure: _builtins.str | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_failure", b"_failure", "failure", b"failure"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["concurrency", b"concurrency", "failed", b"failed", "inter_token_s", b"inter_token_s", "output_tokens", b"output_tokens", "requests", b"requests", "seconds", b"seconds", "ttft_s", b"ttft_s"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_failure", b"_failure", "concurrency", b"concurrency", "failed", b"failed", "failure", b"failure", "inter_token_s", b"inter_token_s", "output_tokens", b"output_tokens", "requests", b"requests", "seconds", b"seconds", "ttft_s", b"ttft_s"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
+    _WhichOneofReturnType__failure: _TypeAlias = _typing.Literal["failure"]  # noqa: Y015
+    _WhichOneofArgType__failure: _TypeAlias = _typing.Literal["_failure", b"_failure"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__failure) -> _WhichOneofReturnType__failure | None: ...
 
 Global___BenchmarkLevel: _TypeAlias = BenchmarkLevel  # noqa: Y015
 

@@ -3470,12 +3470,15 @@ class BenchmarkPoint(_message.Message):
     REQUESTS_PER_S_FIELD_NUMBER: _builtins.int
     TTFT_S_FIELD_NUMBER: _builtins.int
     INTER_TOKEN_S_FIELD_NUMBER: _builtins.int
+    FAILURE_FIELD_NUMBER: _builtins.int
     concurrency: _builtins.int
     requests: _builtins.int
     failed: _builtins.int
     seconds: _builtins.float
     output_tokens_per_s: _builtins.float
     requests_per_s: _builtins.float
+    failure: _builtins.str
+    """What one of the failed requests met, for people; told while it is measured, and not stored."""
     @_builtins.property
     def ttft_s(self) -> Global___Percentiles: ...
     @_builtins.property
@@ -3491,12 +3494,15 @@ class BenchmarkPoint(_message.Message):
         requests_per_s: _builtins.float = ...,
         ttft_s: Global___Percentiles | None = ...,
         inter_token_s: Global___Percentiles | None = ...,
+        failure: _builtins.str | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["inter_token_s", b"inter_token_s", "ttft_s", b"ttft_s"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_failure", b"_failure", "failure", b"failure", "inter_token_s", b"inter_token_s", "ttft_s", b"ttft_s"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["concurrency", b"concurrency", "failed", b"failed", "inter_token_s", b"inter_token_s", "output_tokens_per_s", b"output_tokens_per_s", "requests", b"requests", "requests_per_s", b"requests_per_s", "seconds", b"seconds", "ttft_s", b"ttft_s"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_failure", b"_failure", "concurrency", b"concurrency", "failed", b"failed", "failure", b"failure", "inter_token_s", b"inter_token_s", "output_tokens_per_s", b"output_tokens_per_s", "requests", b"requests", "requests_per_s", b"requests_per_s", "seconds", b"seconds", "ttft_s", b"ttft_s"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
+    _WhichOneofReturnType__failure: _TypeAlias = _typing.Literal["failure"]  # noqa: Y015
+    _WhichOneofArgType__failure: _TypeAlias = _typing.Literal["_failure", b"_failure"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__failure) -> _WhichOneofReturnType__failure | None: ...
 
 Global___BenchmarkPoint: _TypeAlias = BenchmarkPoint  # noqa: Y015
 

@@ -58,7 +58,11 @@ class EngineLoad:
             body["prompt"] = prompt
         if engine in _IGNORE_EOS:
             body["ignore_eos"] = True
-        headers = {} if credential is None else {"Authorization": f"Bearer {credential}"}
+        # A connection for each: llama.cpp's server closes one after a stream without saying so, and the next
+        # request on it would fail by no fault of the engine.
+        headers = {"Connection": "close"}
+        if credential is not None:
+            headers["Authorization"] = f"Bearer {credential}"
         timing = _Timing(self._clock)
         try:
             async with self._session.post(
@@ -85,6 +89,7 @@ class _Timing:
         self._last = self._began
         self._chunks = 0
         self._counted: int | None = None
+        self._prompt: int | None = None
         self._done = False
 
     def line(self, line: bytes) -> None:
@@ -101,8 +106,9 @@ class _Timing:
         if event.get("error"):
             raise ValueError(f"the engine said: {str(event['error'])[:200]}")
         usage = event.get("usage")
-        if isinstance(usage, Mapping) and isinstance(usage.get("completion_tokens"), int):
-            self._counted = usage["completion_tokens"]
+        if isinstance(usage, Mapping):
+            self._counted = _count(usage.get("completion_tokens"), self._counted)
+            self._prompt = _count(usage.get("prompt_tokens"), self._prompt)
         if any(_has_text(choice) for choice in event.get("choices") or ()):
             now = self._clock.monotonic_s()
             self._first = now if self._first is None else self._first
@@ -117,7 +123,11 @@ class _Timing:
         # whole answer came at its end.
         first = self._clock.monotonic_s() if self._first is None else self._first
         tokens = self._chunks if self._counted is None else self._counted
-        return Answer(first - self._began, max(0.0, self._last - first), tokens)
+        return Answer(first - self._began, max(0.0, self._last - first), tokens, self._prompt)
+
+
+def _count(told: Any, known: int | None) -> int | None:
+    return told if isinstance(told, int) and told >= 0 else known
 
 
 def _has_text(choice: Any) -> bool:

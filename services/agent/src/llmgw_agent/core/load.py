@@ -41,6 +41,8 @@ class Answer:
     #: From the first token to the last.
     tokens_s: float
     output_tokens: int
+    #: As the engine counted; None: it did not tell.
+    prompt_tokens: int | None = None
 
     @property
     def inter_token_s(self) -> float | None:
@@ -66,6 +68,8 @@ class Level:
     output_tokens: int
     ttft_s: tuple[float, ...]
     inter_token_s: tuple[float, ...]
+    #: What one of the failed met.
+    failure: str | None = None
 
     @property
     def tokens_per_s(self) -> float:
@@ -97,26 +101,33 @@ def requests_at(load: Load, concurrency: int) -> int:
     return max(concurrency, wanted)
 
 
-def level_of(concurrency: int, answers: list[Answer], failed: int, seconds: float) -> Level:
+def level_of(concurrency: int, answers: list[Answer], problems: list[str], seconds: float) -> Level:
     """Put together what came of one level."""
     between = [answer.inter_token_s for answer in answers]
     return Level(
         concurrency=concurrency,
         requests=len(answers),
-        failed=failed,
+        failed=len(problems),
         seconds=seconds,
         output_tokens=sum(answer.output_tokens for answer in answers),
         ttft_s=tuple(answer.ttft_s for answer in answers),
         inter_token_s=tuple(one for one in between if one is not None),
+        failure=problems[-1] if problems else None,
     )
 
 
-def prompt(number: int, tokens: int) -> str:
-    """About so many tokens: plain English words are about one token each in common vocabularies.
+def words_for(tokens: int, *, asked_words: int, counted: int | None) -> int:
+    """How many words make so many tokens, after a prompt of `asked_words` was counted as `counted` tokens.
+    Vocabularies differ, and a chat template adds its own; without a count a word is taken for a token."""
+    return tokens if not counted else max(1, round(tokens * asked_words / counted))
+
+
+def prompt(number: int, words: int) -> str:
+    """So many plain English words.
 
     It begins with its number, so that no engine finds it in a cache of prefixes."""
-    words = [
+    text = [
         f"{number}:",
-        *(_WORDS[(number * 7 + i * (1 + number % 3)) % len(_WORDS)] for i in range(tokens - 1)),
+        *(_WORDS[(number * 7 + i * (1 + number % 3)) % len(_WORDS)] for i in range(words - 1)),
     ]
-    return " ".join(words[:tokens])
+    return " ".join(text[:words])

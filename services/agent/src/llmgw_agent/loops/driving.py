@@ -3,7 +3,17 @@
 import asyncio
 from collections.abc import Awaitable, Callable, Iterator
 
-from llmgw_agent.core.load import Answer, Level, Load, Progress, level_of, next_level, prompt, requests_at
+from llmgw_agent.core.load import (
+    Answer,
+    Level,
+    Load,
+    Progress,
+    level_of,
+    next_level,
+    prompt,
+    requests_at,
+    words_for,
+)
 from llmgw_agent.core.spec import ShardSpec
 from llmgw_agent.loops.waiting import limited, within
 from llmgw_agent.ports import LoadLike
@@ -32,13 +42,12 @@ class Driving:
         #: Over all levels: no prompt is asked twice.
         self._numbers = 0
         self._path = ""
+        self._words = load.prompt_tokens
 
     async def run(self, say: Callable[[Level | Progress], Awaitable[None]]) -> None:
         """Level after level until there is no next. Raises LlmgwError when it cannot be measured."""
-        spec = self._spec
-        work = self._engine.path(self._at, spec.served_name, spec.engine, spec.credential)
         try:
-            self._path = await limited(work, self._clock, self._load.level_timeout_s)
+            await limited(self._prepare(), self._clock, self._load.level_timeout_s)
         except TimeoutError:
             raise Unavailable(
                 f"no answer to a first request within {self._load.level_timeout_s:g} s", code="no_answer"
@@ -50,15 +59,32 @@ class Driving:
             await say(level)
             done = (*done, level)
 
+    async def _prepare(self) -> None:
+        """What it answers, and how long its vocabulary makes a prompt; warms it up, too."""
+        spec = self._spec
+        self._path = await self._engine.path(self._at, spec.served_name, spec.engine, spec.credential)
+        answer = await self._ask(2)
+        self._words = words_for(
+            self._load.prompt_tokens, asked_words=self._words, counted=answer.prompt_tokens
+        )
+
+    async def _ask(self, output_tokens: int) -> Answer:
+        """The next prompt."""
+        spec = self._spec
+        self._numbers += 1
+        text = prompt(self._numbers, self._words)
+        return await self._engine.ask(
+            self._at, self._path, spec.served_name, spec.engine, spec.credential, text, output_tokens
+        )
+
     async def _level(self, concurrency: int, say: Callable[[Level | Progress], Awaitable[None]]) -> Level:
         wanted = requests_at(self._load, concurrency)
-        numbers = iter(range(self._numbers, self._numbers + wanted))
-        self._numbers += wanted
+        left = iter(range(wanted))
         answers: list[Answer] = []
         problems: list[str] = []
         began = self._clock.monotonic_s()
         slots = [
-            asyncio.create_task(self._slot(numbers, answers, problems), name=f"slot {slot}")
+            asyncio.create_task(self._slot(left, answers, problems), name=f"slot {slot}")
             for slot in range(concurrency)
         ]
         over = asyncio.gather(*slots)
@@ -77,18 +103,12 @@ class Driving:
             raise Unavailable(
                 f"no request at concurrency {concurrency} was answered: {why}", code="no_answer"
             )
-        return level_of(concurrency, answers, len(problems), self._clock.monotonic_s() - began)
+        return level_of(concurrency, answers, problems, self._clock.monotonic_s() - began)
 
-    async def _slot(self, numbers: Iterator[int], answers: list[Answer], problems: list[str]) -> None:
+    async def _slot(self, left: Iterator[int], answers: list[Answer], problems: list[str]) -> None:
         """One request after another until none is left; the slots share what is left."""
-        spec, load = self._spec, self._load
-        for number in numbers:
+        for _ in left:
             try:
-                answer = await self._engine.ask(
-                    self._at, self._path, spec.served_name, spec.engine, spec.credential,
-                    prompt(number, load.prompt_tokens), load.output_tokens,
-                )  # fmt: skip
+                answers.append(await self._ask(self._load.output_tokens))
             except (Unavailable, InvalidRequest) as e:
                 problems.append(e.text)
-            else:
-                answers.append(answer)

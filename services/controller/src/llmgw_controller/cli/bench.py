@@ -110,6 +110,9 @@ class _Table:
                 click.echo(self.HEAD)
                 self._began = True
             click.echo(_level(message.point))
+            if message.point.HasField("failure"):
+                why = printable(message.point.failure).partition("\n")[0][:70]
+                click.echo(f" * {message.point.failed} failed, one of them: {why}")
         if message.HasField("run"):
             run = message.run
             click.echo(
@@ -218,6 +221,7 @@ def point_json(one: pb.BenchmarkPoint) -> dict[str, Any]:
         "requests_per_s": one.requests_per_s,
         "ttft_seconds": _percentiles(one.ttft_s),
         "inter_token_seconds": _percentiles(one.inter_token_s) if one.HasField("inter_token_s") else None,
+        "failure": one.failure if one.HasField("failure") else None,
     }
 
 

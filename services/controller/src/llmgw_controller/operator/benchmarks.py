@@ -72,7 +72,10 @@ class Benchmarks(Desk):
                         yield pb.RunBenchmarkResponse(progress=text)
                     elif (point := wire_benchmarks.point_from(report.level)) is not None:
                         points.append(point)
-                        yield pb.RunBenchmarkResponse(point=wire_benchmarks.point_to(point))
+                        told = pb.RunBenchmarkResponse(point=wire_benchmarks.point_to(point))
+                        if report.level.HasField("failure"):
+                            told.point.failure = report.level.failure
+                        yield told
             yield pb.RunBenchmarkResponse(run=await self._store(reign, model, row, points, load))
         except Fenced:
             raise self._office.not_leading() from None
