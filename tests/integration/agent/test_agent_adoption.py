@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+from importlib.metadata import version
 from pathlib import Path
 
 import aiohttp
@@ -117,7 +118,7 @@ async def test_real_llama_cpp_outlives_its_agent_in_the_middle_of_a_stream(
         assert (told.pid, told.pid_start_ticks, told.adopted) == (before.pid, before.pid_start_ticks, True)
         for part in ("fetch_s", "load_s", "warm_up_s"):
             assert getattr(told, part) == getattr(before, part) > 0.0, f"{part} is remembered"
-        assert told.engine_version == shard.engine_version != "", "llama.cpp names its build"
+        assert told.engine_version == shard.engine_version == f"xllamacpp {version('xllamacpp')}"
         async with client.get(f"{base}/v1/models", headers={"Authorization": "Bearer other"}) as answer:
             assert answer.status == 401
         async with client.post(f"{base}/v1/embeddings", json={"model": "tiny", "input": "hi"}) as answer:

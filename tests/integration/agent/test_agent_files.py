@@ -20,7 +20,7 @@ from llmgw_agent.core.shard import Exit, ProcessIdentity, Shard, ShardState
 from llmgw_agent.core.spec import ShardSpec, WeightsRef
 from llmgw_agent.core.weights import Listing, WeightsFile, WeightsKey
 from llmgw_kit.errors import Unavailable
-from llmgw_kit.ids import ReplicaId, ShardId
+from llmgw_kit.ids import DeviceId, ReplicaId, ShardId
 from llmgw_kit.testing.clock import FakeClock
 from tests.integration.agent.agent_bench import read_json
 
@@ -36,7 +36,7 @@ SPEC = ShardSpec(
 )
 SHARD = Shard(
     SPEC, state=ShardState.SERVING, token="t", process=ProcessIdentity(7, 99, "boot"), probed=True,
-    load_s=1.5,
+    fetch_s=9.5, load_s=1.5, warm_up_s=0.5, engine_version="1.2", memory_used=((DeviceId("gpu-0"), 7),),
     launched_unix_s=5.0, log_path="/x.log", story=("a",),
 )  # fmt: skip
 
@@ -52,6 +52,18 @@ def test_the_journal_gives_back_what_it_was_given(tmp_path: Path) -> None:
     journal.forget(SHARD.spec.shard_id)
     journal.forget(SHARD.spec.shard_id)
     assert list(journal.read()) == ["b"]
+
+
+def test_an_entry_of_an_earlier_release_is_read_without_what_it_does_not_know(tmp_path: Path) -> None:
+    journal = Journal(tmp_path)
+    journal.write(SHARD)
+    (path,) = tmp_path.glob("*.json")
+    plain = read_json(path)
+    for name in ("fetch_s", "warm_up_s", "engine_version", "memory_used"):
+        del plain[name]
+    write_json(path, plain)
+    older = replace(SHARD, fetch_s=None, warm_up_s=None, engine_version=None, memory_used=())
+    assert journal.read() == {SHARD.spec.shard_id: older}
 
 
 def test_a_journal_entry_is_for_the_agents_eyes_only(tmp_path: Path) -> None:

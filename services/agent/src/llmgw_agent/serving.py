@@ -169,6 +169,7 @@ class _Agent:
             log_folder=self._folder.logs, run_folder=self._folder.run,
             beat_interval_s=lambda: self._beat_interval_s,
             probe_interval_s=settings.probe_interval_s,
+            installed=lambda engine: _installed(engine, settings),
         )  # fmt: skip
 
     async def start(self) -> tuple[View, Connection]:
@@ -211,6 +212,14 @@ class _Agent:
             version=version("llmgw-agent"), highest_term_seen=highest_term, inventory=view.inventory,
             shards=tuple(view.shards().values()), weights=view.weights,
         )  # fmt: skip
+
+
+def _installed(engine: str, settings: AgentSettings) -> str | None:
+    """llama.cpp as a library does not know which build it is; its package does."""
+    if engine != "llamacpp":
+        return None
+    version = machine.package_version(settings.llamacpp_python, "xllamacpp")
+    return None if version is None else f"xllamacpp {version}"
 
 
 async def _raise_bug(node: Node) -> None:

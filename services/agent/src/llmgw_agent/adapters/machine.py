@@ -1,6 +1,7 @@
 """This machine: its address, its folders, what it can run."""
 
 import fcntl
+import importlib.metadata
 import importlib.util
 import ipaddress
 import logging
@@ -208,3 +209,21 @@ def _has_module(python: str, module: str) -> bool:
         log.warning("%s does not say whether it has %s: %s", python, module, e)
         return False
     return done.returncode == 0
+
+
+def package_version(python: str, package: str) -> str | None:
+    """Of a package as that Python has it now. Blocking, a moment; None when it does not tell."""
+    if python == sys.executable:
+        try:
+            return importlib.metadata.version(package)
+        except importlib.metadata.PackageNotFoundError:
+            return None
+    ask = f"import importlib.metadata; print(importlib.metadata.version({package!r}))"
+    try:
+        done = subprocess.run(
+            [python, "-c", ask], capture_output=True, text=True, timeout=IMPORT_CHECK_S, check=False, cwd="/"
+        )
+    except (OSError, subprocess.TimeoutExpired) as e:
+        log.warning("%s does not say which %s it has: %s", python, package, e)
+        return None
+    return done.stdout.strip() or None

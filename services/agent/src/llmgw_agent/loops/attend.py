@@ -82,8 +82,7 @@ class Attendant:
         await self._until_ready(at, path, deadline)
         await self._until_probed(at, deadline)
         if owner.shard.engine_version is None:
-            version = await world.http.version(at, engine.version_asks, spec.credential)
-            owner.keep(engine_version=version)
+            owner.keep(engine_version=await self._version(engine, at))
         self._worked_s = world.clock.monotonic_s()
         while True:
             await self._read_numbers(engine, at)
@@ -91,6 +90,12 @@ class Attendant:
             beat_s = world.beat_interval_s()
             draining = owner.shard.state is ShardState.DRAINING
             await world.clock.sleep(min(beat_s, DRAIN_POLL_S) if draining else beat_s)
+
+    async def _version(self, engine: Engine, at: HostPort) -> str | None:
+        told = await self._world.http.version(at, engine.version_asks, self._owner.shard.spec.credential)
+        if told is not None and not told.endswith("unknown"):
+            return told
+        return await asyncio.to_thread(self._world.installed, engine.name) or told
 
     def _patience_s(self) -> float:
         """What is left of the ready time-out."""

@@ -46,6 +46,8 @@ class World:
     beat_interval_s: Callable[[], float]
     #: Seconds without a sign of work before an engine is asked one real request again.
     probe_interval_s: float
+    #: Version of an engine's program as installed, for one that does not tell its own; blocking.
+    installed: Callable[[str], str | None]
 
 
 class ShardFailed(Exception):
