@@ -36,6 +36,10 @@ def test_help_is_fine(monkeypatch, capsys):
         (["replica", "drian", "m/1"], "no such command 'drian' (did you mean 'drain'?)"),
         (["replica", "stop"], "Missing argument 'NAME...'"),
         (["node", "cordon"], "Missing argument 'NAME'"),
+        (["reclaim"], "neither --plan nor --apply is given"),
+        (["reclaim", "--plan", "--apply"], "both of --plan and --apply are given"),
+        (["reclaim", "--plan", "--idle", "0s"], "--idle is 0; expected a span above 0"),
+        (["reclaim", "--apply", "--watch"], "--watch with --apply would let go again and again"),
     ],
 )
 def test_bad_input_is_64_and_says_what_was_expected(monkeypatch, capsys, args, said):

@@ -26,7 +26,7 @@ def render(page: Page, answer: pb.ListEvictionsResponse) -> None:
         Column("GPUS", right=True),
         Column("IDLE", right=True),
         Column("FREE IN", right=True),
-        Column("THOUGHT", right=True),
+        Column("EXPECTED", right=True),
         Column("RELOAD", right=True),
         Column("OUTCOME"),
     ]

@@ -3,12 +3,15 @@
 from llmgw.v1 import operator_pb2 as pb
 from llmgw_controller.cli import words
 from llmgw_controller.cli.page import Column, Page, table, wrapped
-from llmgw_controller.cli.text import count, duration, moment
+from llmgw_controller.cli.text import count, duration, joined, moment
 from llmgw_controller.cli.views.common import age
 from llmgw_controller.cli.views.holdings import gpu_hours
 
 #: Idle for less than this is nobody's news.
 AFTER_S = 60.0
+#: Of those that stay, and of the unknown for each reason, so many are named.
+STAYS_SHOWN = 20
+UNKNOWN_SHOWN = 6
 
 
 def render(page: Page, answer: pb.ReclaimResponse, *, applied: bool, again: str) -> None:
@@ -81,17 +84,23 @@ def _stays(page: Page, found: list[pb.IdleHolding]) -> None:
             duration(one.idle_s),
             one.kept_text or words.kept(one.kept_because),
         )
-        for one in found
+        for one in found[:STAYS_SHOWN]
     ]
     table(page, columns, rows)
+    if len(found) > STAYS_SHOWN:
+        page.line((f"… {len(found) - STAYS_SHOWN} more stay; all of them: --output json", "dim"))
 
 
 def _unknown(page: Page, answer: pb.ReclaimResponse) -> None:
     if not answer.unknown:
         return
     page.blank()
-    told = " · ".join(
-        f"{one.replica_id} ({count(one.gpus, 'GPU')}, {words.unknown_reason(one.reason)})"
-        for one in answer.unknown
-    )
-    wrapped(page, [("UNKNOWN, not idle  ", "bold")], told)
+    by_reason: dict[str, list[pb.UnknownHolding]] = {}
+    for one in answer.unknown:
+        by_reason.setdefault(one.reason, []).append(one)
+    told = [
+        f"{words.unknown_reason(reason)}: {joined([one.replica_id for one in found], most=UNKNOWN_SHOWN)} "
+        f"({count(sum(one.gpus for one in found), 'GPU')})"
+        for reason, found in sorted(by_reason.items())
+    ]
+    wrapped(page, [("UNKNOWN, not idle  ", "bold")], " · ".join(told))
