@@ -189,6 +189,7 @@ async def test_a_leader_frozen_past_its_lease_writes_nothing_after_it_wakes(
 async def test_postgres_away_ends_leading_but_not_the_process(
     controllers: Controllers, cage: Cage, tmp_path: Path
 ) -> None:
+    """Case 15: the store's trouble stops no engine and takes no route."""
     async with EmbeddedPostgres(cage, tmp_path / "pg") as server:
         controller = await controllers.start(dsn=server.dsn(), models=[KEPT], **QUICK).until_ready()
         async with SimAgent("n1", [controller.address]) as agent, SimRouter([controller.address]) as router:

@@ -84,7 +84,7 @@ async def test_what_cannot_be_started_is_refused_with_why(
 async def test_a_removed_replica_drains_before_it_stops(controllers: Controllers, migrated_dsn: str) -> None:
     import json
 
-    controller = await controllers.start(dsn=migrated_dsn, models=[]).until_ready()
+    controller = await controllers.start(dsn=migrated_dsn, models=[]).until_leading()
     async with (
         SimAgent("n1", [controller.address]) as agent,
         SimRouter([controller.address]) as router,

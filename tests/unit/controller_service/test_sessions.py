@@ -102,6 +102,21 @@ async def test_a_beat_alone_is_no_reason_for_a_pass(fake_clock: FakeClock) -> No
     assert reign.hints._event.is_set()
 
 
+async def test_a_refused_command_is_an_event_once(fake_clock: FakeClock) -> None:
+    """Case 7: a word that does not get through is told."""
+    reign = await reign_on(fake_clock, models=())
+    session = await reign.fleet.open(hello())
+    for text in ("no such shard", "no such shard", "held under another spec"):
+        result = pb.CommandResult(command_id="9", accepted=False, message=text)
+        await reign.fleet.hear(session, said(session, command_result=result))
+    await passed(reign)
+    rows = await reign.world.store.events(since=None, subject="n1", limit=9)
+    assert [row.text for row in reversed(rows) if row.kind == "command_refused"] == [
+        "refused what it was told: no such shard",
+        "refused what it was told: held under another spec",
+    ]
+
+
 async def test_a_new_inventory_is_written(fake_clock: FakeClock) -> None:
     reign = await reign_on(fake_clock)
     session = await reign.fleet.open(hello())

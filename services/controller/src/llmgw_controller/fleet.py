@@ -83,6 +83,8 @@ class Fleet:
         self._heard: dict[NodeId, NodeHeard] = {}
         self._closed = False
         self._news: list[PutEvent] = []
+        #: Of each node, the newest refusal that was told.
+        self._refusals: dict[NodeId, str] = {}
         #: What operators asked of nodes and is not answered yet.
         self.asks = Asks(clock, tenure.term, self.tell)
 
@@ -194,9 +196,7 @@ class Fleet:
             case "command_result":
                 result = message.command_result
                 if not self.asks.hear(session.node_id, result) and not result.accepted:
-                    log.warning(
-                        "%s refused command %s: %s", session.node_id, result.command_id, result.message
-                    )
+                    self._refused(session.node_id, result)
             case "log_piece":
                 self.asks.hear(session.node_id, message.log_piece)
             case "benchmark_report":
@@ -211,6 +211,15 @@ class Fleet:
         self._news += device_news(session.node_id, before.devices, now.devices, now.heard_at)
         if replace(now, heard_at=before.heard_at) != before:
             self._hint()
+
+    def _refused(self, node_id: NodeId, result: pb.CommandResult) -> None:
+        """The pass says again what is not done; the same refusal again is no news."""
+        log.warning("%s refused command %s: %s", node_id, result.command_id, result.message)
+        if self._refusals.get(node_id) != result.message:
+            self._refusals[node_id] = result.message
+            text = f"refused what it was told: {result.message}"
+            event = PutEvent(self._tenure.now(), "command_refused", node_id, text, Severity.NOTE)
+            self._news.append(event)
 
     async def _write_inventory(self, session: Session, inventory: wire_agent.Inventory) -> None:
         async with self._ledger.writing() as stored:

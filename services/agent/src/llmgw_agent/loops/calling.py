@@ -20,6 +20,9 @@ SHORT_PATIENCE_S = 0.2
 SPREAD_S = 1.0
 #: As if so many calls had failed: the whole fleet asks just now, and quick repeats help nobody.
 FAILURES_AFTER_SESSION = 2
+#: A failover is about so many; from then on one failure in a while is told.
+QUIET_FAILURES = 16
+TOLD_EVERY = 40
 #: At most so many calls hang at a time.
 MOST_CALLS = 3
 #: Another agent speaks for this node. Coming back at once would only throw that one out in turn.
@@ -117,8 +120,11 @@ class Caller:
             return 0.0
         self._failures += 1
         pause_s = backoff_s(self._failures, self._chance())
-        # The first failures of a failover are ordinary; a long silence is worth a louder word.
-        level = logging.INFO if self._failures < 8 else logging.WARNING
+        # The first failures of a failover are ordinary; a long silence is worth a louder word, now and then.
+        if self._failures < QUIET_FAILURES:
+            level = logging.INFO
+        else:
+            level = logging.DEBUG if self._failures % TOLD_EVERY else logging.WARNING
         why = f"{address}: {error}"
         log.log(level, "no controller: %s; again in %.1f s; engines go on", why, pause_s)
         return pause_s

@@ -6,7 +6,7 @@ from typing import Any
 import click
 
 from llmgw.v1 import operator_pb2 as pb
-from llmgw_controller.cli.page import Column, Page, table, wrapped
+from llmgw_controller.cli.page import Page, wrapped
 from llmgw_controller.cli.session import Commands, Session
 
 _DRY_RUN = click.option("--dry-run", is_flag=True, help="Say what would follow; nothing is changed.")
@@ -57,10 +57,12 @@ def node_drain(session: Session, name: str, reason: str | None, *, dry_run: bool
         _print(session, "llmgw.node-drain/1", answer.change, dry_run=dry_run, steps=steps)
         return
     page = Page(ascii_only=session.ascii_only)
-    if answer.steps:
-        columns = [Column("REPLICA", most=32), Column("OUTCOME"), Column("HOW", most=46)]
-        table(page, columns, [(step.replica_id, step.outcome, step.text) for step in answer.steps])
-        page.print()
+    name_width = max((len(step.replica_id) for step in answer.steps), default=0)
+    outcome_width = max((len(step.outcome) for step in answer.steps), default=0)
+    for step in answer.steps:
+        lead = f"{step.replica_id:<{name_width}}  {step.outcome:<{outcome_width}}  "
+        wrapped(page, [(lead, "")], step.text)
+    page.print()
     _print(session, "llmgw.node-drain/1", answer.change, dry_run=dry_run)
     if answer.steps and not dry_run:
         click.echo("next: llmgwctl replicas --watch")

@@ -43,7 +43,11 @@ class Views(Desk):
         if request.HasField("node_id"):
             names = [node.node_id for node in view.nodes]
             if request.node_id not in names:
-                raise NotFound(f"no node {request.node_id}{did_you_mean(request.node_id, names)}")
+                raise NotFound(
+                    f"no node {request.node_id}{did_you_mean(request.node_id, names)}",
+                    code="node_not_found",
+                    next_steps=["try: llmgwctl nodes"],
+                )
             lines = tuple(line for line in lines if line.device.node_id == request.node_id)
         devices = [wire_operator.device(line, view.at) for line in lines]
         return pb.ListDevicesResponse(info=self._info(reign, view), devices=devices)
