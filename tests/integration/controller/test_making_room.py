@@ -1,7 +1,11 @@
 """An idle replica makes room for a model that waits: real Postgres, Redis, gRPC and a controller process."""
 
 import asyncio
+import itertools
 import json
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 
 import asyncpg
 
@@ -25,6 +29,28 @@ SELECT (SELECT max(xmin::text) FROM device_claims), (SELECT min(xmin::text) FROM
 """
 
 
+@asynccontextmanager
+async def reporting(router: SimRouter, redis_url: str, *names: str, age_ms: int) -> AsyncIterator[None]:
+    """The router says again and again that nothing runs, and how long ago each was last asked for."""
+    pen = RedisActivity(redis_url, router_id=router.router_id, incarnation=router.incarnation, ttl_s=600)
+    began = time.monotonic()
+
+    async def report() -> None:
+        for number in itertools.count(1):
+            ages = dict.fromkeys(names, age_ms + int(1000 * (time.monotonic() - began)))
+            quiet = Report(ages_ms=ages, in_flight=dict.fromkeys(names, 0), whole=True, told_ns={})
+            await pen.send(quiet, held={}, seq=number, epoch=None)
+            await asyncio.sleep(0.2)
+
+    task = asyncio.create_task(report())
+    try:
+        yield
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+        await pen.close()
+
+
 async def test_the_room_goes_over_in_one_transaction_and_not_before_the_router_has_put_the_victim_aside(
     controllers: Controllers, migrated_dsn: str, redis_url: str
 ) -> None:
@@ -33,19 +59,12 @@ async def test_the_room_goes_over_in_one_transaction_and_not_before_the_router_h
         reconcile_interval_s=0.2, router_stale_s=60, models=[OLD, NEW],
     ).until_ready()  # fmt: skip
     database = await asyncpg.connect(migrated_dsn)
-    async with SimAgent("n1", [controller.address]) as agent, SimRouter([controller.address]) as router:
+    async with (
+        SimAgent("n1", [controller.address]) as agent,
+        SimRouter([controller.address]) as router,
+        reporting(router, redis_url, "old/1", age_ms=60_000),
+    ):
         (endpoint,) = await router.until_endpoints(1)
-        pen = RedisActivity(redis_url, router_id=router.router_id, incarnation=router.incarnation, ttl_s=45)
-        sent = 0
-
-        async def reports() -> None:
-            nonlocal sent
-            while True:
-                sent += 1
-                quiet = Report(ages_ms={"old/1": 60_000}, in_flight={"old/1": 0}, whole=True, told_ns={})
-                await pen.send(quiet, held={}, seq=sent, epoch=None)
-                await asyncio.sleep(0.2)
-
         claims: set[tuple[str, ...]] = set()
 
         async def watch_claims() -> None:
@@ -58,21 +77,20 @@ async def test_the_room_goes_over_in_one_transaction_and_not_before_the_router_h
             while not (await router.activate("new"))[-1].HasField("ready"):
                 await asyncio.sleep(0.3)
 
-        reporting = asyncio.create_task(reports())
         router.acknowledges = False
         asking = asyncio.create_task(ask())
         watching = asyncio.create_task(watch_claims())
         await until("it is marked", lambda: endpoint.endpoint_id in router.drains)
         code, text, _ = await ctl(controller, "evictions")
         assert code == 0
-        assert "being put aside" in text
+        assert "being put aside" in text, text
         # The mark alone stops nothing: its engine was told nothing, and a router may still use it.
         await asyncio.sleep(1.0)
         assert [shard.replica_id for shard in agent.shards.values()] == ["old/1"]
         assert not asking.done()
         router.acknowledges = True
         router.acknowledge()
-        await asyncio.wait_for(asking, 30)
+        await asyncio.wait_for(asking, 60)
         (now,) = await router.until_endpoints(1)
         assert now.replica_id == "new/1"
         await watching
@@ -90,9 +108,6 @@ async def test_the_room_goes_over_in_one_transaction_and_not_before_the_router_h
         code, text, _ = await ctl(controller, "reclaim", "--plan", "--output", "json")
         assert code == 0
         assert json.loads(text)["schema"] == "llmgw.reclaim/1"
-        reporting.cancel()
-        await asyncio.gather(reporting, return_exceptions=True)
-        await pen.close()
     await database.close()
 
 
@@ -106,10 +121,11 @@ async def test_reclaim_lets_go_what_is_idle_beyond_doubt_and_says_why_the_rest_s
         redis_url=redis_url,
         activity_tick_s=0.2,
         learning_window_s=0.5,
+        router_stale_s=60,
         models=[kept, loose],
     ).until_ready()
     async with (
-        SimAgent("n1", [controller.address]) as agent,
+        SimAgent("n1", [controller.address]),
         SimAgent("n2", [controller.address]),
         SimRouter([controller.address]) as router,
     ):
@@ -124,24 +140,22 @@ async def test_reclaim_lets_go_what_is_idle_beyond_doubt_and_says_why_the_rest_s
         assert code == 0
         assert "nothing was let go" in text
 
-        pen = RedisActivity(redis_url, router_id=router.router_id, incarnation=router.incarnation, ttl_s=45)
-        idle = Report(ages_ms={"loose/1": 0, "kept/1": 0}, in_flight={}, whole=True, told_ns={})
-        await pen.send(idle, held={}, seq=1, epoch=None)
-        plan = {}
+        async with reporting(router, redis_url, "loose/1", "kept/1", age_ms=0):
+            plan = {}
 
-        async def found() -> bool:
-            _, told, _ = await ctl(controller, "reclaim", "--plan", "--idle", "1s", "--output", "json")
-            plan.update(json.loads(told))
-            return bool(plan["gpus"])
+            async def found() -> bool:
+                _, told, _ = await ctl(controller, "reclaim", "--plan", "--idle", "1s", "--output", "json")
+                plan.update(json.loads(told))
+                return bool(plan["gpus"])
 
-        await until("something may go", found)
-        assert {one["replica"]: one["kept_because"] for one in plan["holdings"]} == {
-            "kept/1": "configured", "loose/1": None,
-        }  # fmt: skip
-        assert len(router.routable()) == 2, "a plan changes nothing"
-        code, text, _ = await ctl(controller, "reclaim", "--apply", "--idle", "1s")
-        assert code == 0
-        assert "loose/1 drains" in text
-        await until("its room is free", lambda: [row.replica_id for row in router.routable()] == ["kept/1"])
-        await pen.close()
-        assert agent is not None
+            await until("something may go", found)
+            assert {one["replica"]: one["kept_because"] for one in plan["holdings"]} == {
+                "kept/1": "configured", "loose/1": None,
+            }  # fmt: skip
+            assert len(router.routable()) == 2, "a plan changes nothing"
+            code, text, _ = await ctl(controller, "reclaim", "--apply", "--idle", "1s")
+            assert code == 0
+            assert "loose/1 drains" in text, text
+            await until(
+                "its room is free", lambda: [row.replica_id for row in router.routable()] == ["kept/1"]
+            )

@@ -730,3 +730,17 @@ def test_what_is_cancelled_serves_whoever_asked_meanwhile():
     assert isinstance(decide(room.snap, ModelId("old"), room.now), Ready)
     assert room.rows["old/1"].phase is Phase.READY
     assert "old/2" not in room.rows, "the one too many is gone again"
+
+
+def test_who_was_refused_just_before_finds_that_room_is_made():
+    """Its stream ended with the refusal; the request still counted as held when the pass decided."""
+    waits = replica(NEW, 1, Phase.UNPLACEABLE, cause=Cause.ACTIVATION, since=NOW - 5)
+    patience = replace(ON, activation_stale_s=20.0)
+    room = Room(rows=(HELD, waits), wanting=(), held={ModelId("new"): 1}, intervals=patience)
+    room.step()
+    room.snap = replace(room.snap, held={})
+    room.go_on(times=5)
+    assert room.receipt.state is EvictionState.DRAINING
+    room.go_on(times=12)
+    assert room.receipt.state is EvictionState.CANCELLED, "and nobody came"
+    assert "nobody waits for new any more" in room.receipt.text

@@ -12,11 +12,19 @@ from llmgw_controller.core.activity import Idle
 from llmgw_controller.core.claims import Rooms
 from llmgw_controller.core.draft import Draft
 from llmgw_controller.core.evidence import evidence
-from llmgw_controller.core.plan import PutEviction
+from llmgw_controller.core.plan import PutActivation, PutEviction
 from llmgw_controller.core.proposals import Proposal, gpus_of, profile_of, propose
 from llmgw_controller.core.regret import Prices, prices
 from llmgw_controller.core.roster import let_go
-from llmgw_controller.core.state import EvictionPolicy, EvictionRow, EvictionState, ReplicaRow, Snapshot
+from llmgw_controller.core.state import (
+    ActivationRow,
+    Cause,
+    EvictionPolicy,
+    EvictionRow,
+    EvictionState,
+    ReplicaRow,
+    Snapshot,
+)
 from llmgw_controller.core.waiting import is_missed, waiting
 
 #: Evictions begun at one moment; further ones begin in the passes that follow at once.
@@ -38,7 +46,15 @@ def begin(draft: Draft, found: Rooms | None) -> None:
         for victim in proposal.victims:
             draft.change(PutEviction(_receipt(draft, proposal, victim, costs)))
             let_go(draft, victim, because=f"evicted for {proposal.beneficiary.replica_id}", revocable=True)
+        _keep_asked(draft, proposal.beneficiary)
         return
+
+
+def _keep_asked(draft: Draft, beneficiary: ReplicaRow) -> None:
+    """Whoever was refused just before was told to come again, and will find that room is made: until then the
+    demand counts as any other that nobody has repeated yet."""
+    if beneficiary.cause is Cause.ACTIVATION and beneficiary.model not in draft.stored.activations:
+        draft.change(PutActivation(ActivationRow(beneficiary.model, draft.now, draft.now)))
 
 
 def _receipt(draft: Draft, proposal: Proposal, victim: ReplicaRow, costs: Prices) -> EvictionRow:
