@@ -42,8 +42,21 @@ test: $(STAMP) ## All that passes on a laptop: unit, contract, simulation (short
 test-integration: $(STAMP) ## Only tests/integration: real servers, real processes
 	@.venv/bin/pytest tests/integration
 
-sim: $(STAMP) ## The short simulation and its planted bugs; SEED=41 replays one seed
-	@LLMGW_SIM_SEED=$(SEED) .venv/bin/pytest tests/simulation -k $(if $(SEED),one_seed,short)
+# What CI runs is the short part; SEED= and LOOPS= replay what a failure named, SEEDS= runs so many with progress.
+sim: $(STAMP) ## The short simulation and its planted bugs; SEED=41 or LOOPS=41 replays one seed, SEEDS=2000 runs many
+ifdef SEEDS
+	@PYTHONHASHSEED=0 .venv/bin/python -m tests.simulation.run --seeds $(SEEDS) --quiet
+else
+	@LLMGW_SIM_SEED=$(SEED) LLMGW_SIM_LOOPS=$(LOOPS) .venv/bin/pytest -n 2 tests/simulation \
+	  -k $(if $(SEED),one_seed,$(if $(LOOPS),one_loop,short))
+endif
+
+soak: $(STAMP) ## The whole simulation: 2,000 seeds of the core and 30 of the real loops, an hour each; takes hours
+	@PYTHONHASHSEED=0 .venv/bin/python -m tests.simulation.run --seeds 2000 --quiet
+	@PYTHONHASHSEED=0 .venv/bin/python -m tests.simulation.run --loops --seeds 30
+
+bench-fleet: $(STAMP) ## Measure the control plane: passes in the pure core, then 500 simulated agents over real gRPC
+	@.venv/bin/python -m tests.bench.fleet_core && .venv/bin/python -m tests.bench.fleet
 
 bench: $(STAMP) ## Measure a relay worker beside nginx on this machine; needs nginx and wrk on PATH
 	@.venv/bin/python tests/bench/router_vs_nginx.py && .venv/bin/python tests/bench/streams_vs_nginx.py
@@ -63,7 +76,7 @@ type: $(STAMP) ## Check types
 imports: $(STAMP) ## Check that packages import only what they may
 	@.venv/bin/lint-imports
 
-.PHONY: help setup lock proto proto-check fmt lint type imports lab lab-clean test test-integration sim bench
+.PHONY: help setup lock proto proto-check fmt lint type imports lab lab-clean test test-integration sim soak bench bench-fleet
 
 # The binary inside the package: the script that the package puts into bin/ drops the exit status.
 COMPOSE := .venv/lib/python3*/site-packages/compose/docker-compose -f deploy/compose.yaml

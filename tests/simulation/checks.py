@@ -77,6 +77,8 @@ class Checks:
     idle_after_s: float = 60.0
     lost_after_s: float = 300.0
     drain_timeout_s: float = 120.0
+    #: A leader reads what routers said so long after they said it, at most.
+    read_s: float = 0.0
     engines: dict[ShardId, list[Engine]] = field(default_factory=dict)
     #: (router, endpoint) -> requests really running.
     in_flight: dict[tuple[str, str], int] = field(default_factory=dict)
@@ -84,6 +86,8 @@ class Checks:
     used_at: dict[ReplicaId, deque[tuple[float, str]]] = field(default_factory=dict)
     #: Router -> when its word last arrived where the leader reads it; a flush forgets them.
     words: dict[RouterId, float] = field(default_factory=dict)
+    _words_before: dict[RouterId, float] = field(default_factory=dict)
+    _flushed_at: float = -inf
     #: Node -> since when its link or its agent is away, and when it was last back (None: still away).
     away: dict[NodeId, tuple[float, float | None]] = field(default_factory=dict)
     #: Node -> reasons for which it is away now.
@@ -202,6 +206,16 @@ class Checks:
     def reopened(self, endpoint_id: str) -> None:
         self.closed_at.pop(endpoint_id, None)
 
+    def flushed(self) -> None:
+        """What routers had said is gone."""
+        self._words_before, self.words, self._flushed_at = self.words, {}, self.world.now
+
+    def word_of(self, router: RouterId) -> float:
+        """When it last said what it uses, as far as a leader can know: it reads once a tick."""
+        lately = self.world.now - self._flushed_at < SLACK_S
+        before = self._words_before.get(router, -inf) if lately else -inf
+        return self.words.get(router, before)
+
     def used(self, replica_id: ReplicaId, router: str) -> None:
         self.used_at.setdefault(replica_id, deque(maxlen=200)).append((self.world.now, router))
 
@@ -218,7 +232,7 @@ class Checks:
             known = [
                 at
                 for at, router in self.used_at.get(replica_id, ())
-                if first < at < decided_at - SLACK_S and at <= self.words.get(RouterId(router), -inf)
+                if first < at < decided_at - self.read_s - SLACK_S and at <= self.word_of(RouterId(router))
             ]
             if known:
                 self.fail(f"{replica_id} evicted as idle, used {decided_at - known[-1]:.1f} s before")

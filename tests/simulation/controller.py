@@ -397,7 +397,8 @@ class Controller:
             self.sim.rows.seen(view, self.sim.agents)
         if table == self.table:
             return
-        self._check(self.table, table)
+        learning = is_learning(snapshot, self.clock)
+        self.sim.told(snapshot.stored, self.table, table, learning=learning)
         self.table, self.version = table, self.version + 1
         for name in sorted(self.watchers):
             self.watchers[name].send(self, Routes(self.term, self.version, table))
@@ -411,24 +412,6 @@ class Controller:
                     decide(snapshot, model, self.clock), Refused
                 ):
                     self.watchers[name].refused(model)
-
-    def _check(self, old: routes.RouteTable | None, new: routes.RouteTable) -> None:
-        learning = is_learning(self._snapshot(), self.clock)
-        stored = self.sim.store.stored
-        shards = {
-            row.endpoint_id: tuple(shard.shard_id for shard in row.shards) for row in stored.replicas.values()
-        }
-        for endpoint_id in new.endpoints:
-            self.sim.checks.published(endpoint_id, shards.get(endpoint_id, ()), learning=learning)
-        known = old.endpoints if old is not None else self.sim.routed
-        for endpoint_id in sorted(known.keys() - new.endpoints.keys()):
-            row = stored.replicas.get(known[endpoint_id].replica_id)
-            wanted = row is not None and row.wish is Wish.SERVE and row.endpoint_id == endpoint_id
-            self.sim.checks.withdrawn(endpoint_id, shards.get(endpoint_id, ()), wanted=wanted)
-            self.sim.checks.closed(endpoint_id)
-        for endpoint_id, endpoint in new.endpoints.items():
-            (self.sim.checks.closed if endpoint.draining else self.sim.checks.reopened)(endpoint_id)
-        self.sim.routed = dict(new.endpoints)
 
     def write(self, changes: list[Change]) -> bool:
         """One write beside the passes; False when it did not land."""

@@ -69,6 +69,9 @@ class Faults:
         for agent in sim.agents:
             agent.hardware.heal()
             agent.held_until = {}
+        for engine in sim.checks.living():
+            # Of one whose gauge cannot be read nothing is known, so it would hold its room for ever.
+            engine.habits = replace(engine.habits, gauge_unreadable=False)
         for router in sim.routers:
             router.deaf_until = 0.0
         sim.store.paused_until = 0.0

@@ -122,7 +122,7 @@ PLANTS: dict[str, list[tuple[Any, str, Any]]] = {
         (placement, "_ports", _lowest_ports),
         (apply, "_reserve", _reserve_unchecked),
     ],
-    "fabrics are not looked at": [(placement, "_groups", lambda _, __, nodes: [list(nodes)])],
+    "fabrics are not looked at": [(placement, "groups", lambda _, __, nodes: [list(nodes)])],
     "who asks is not placed": [(placing, "_reserve", _reserve_configured)],
     "unhealthy devices are in no part": [(capacity, "parts", _without_the_unhealthy)],
     "what starts holds nothing": [(view, "device_line", _claimed_is_free)],

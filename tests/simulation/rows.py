@@ -2,7 +2,6 @@
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from math import inf
 from typing import TYPE_CHECKING
 
 from llmgw_controller.core.state import ReplicaRow, Stored, Wish
@@ -86,7 +85,7 @@ class RowChecks:
     def _evidence(self, replica_id: ReplicaId, how: str, decided_at: float) -> None:
         """Every router there is had said lately what it uses: of a silent one nothing is known."""
         for name in self.routers:
-            age_s = decided_at - self.checks.words.get(name, -inf)
+            age_s = decided_at - self.checks.word_of(name)
             if age_s > WORD_S + SLACK_S:
                 self.checks.fail(f"{replica_id} {how}, {name} not heard for {age_s:.0f} s")
 

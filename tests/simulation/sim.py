@@ -4,8 +4,8 @@ from collections import Counter
 from dataclasses import dataclass, field
 
 from llmgw_controller.core.catalog import Catalog, Engine, Model, Profile, Source
-from llmgw_controller.core.routes import Endpoint
-from llmgw_controller.core.state import EvictionPolicy, Intervals, Phase, Wish
+from llmgw_controller.core.routes import Endpoint, RouteTable
+from llmgw_controller.core.state import EvictionPolicy, Intervals, Phase, Stored, Wish
 from llmgw_kit.ids import ModelId, RouterId
 from tests.simulation.agent import Agent, node_row
 from tests.simulation.checks import Checks, Violation, served_models
@@ -39,7 +39,7 @@ class Sim:
     quiet: bool = False
 
     def __post_init__(self) -> None:
-        self.world = World(self.seed)
+        self.world = self.make_world()
         #: Kind -> faults that landed.
         self.faults_landed: Counter[str] = Counter()
         self.checks = Checks(self.world, idle_after_s=IDLE_AFTER_S, drain_timeout_s=DRAIN_TIMEOUT_S)
@@ -48,19 +48,45 @@ class Sim:
             for number in range(1, 6)
         ]
         self.rows = RowChecks(self.checks, {one.row.node_id: one.row.fabrics for one in self.agents})
-        self.store = Store(self.world, self.checks, self.rows, fence=self.fence)
+        self.store = self.make_store()
         self.redis = Redis(self.world)
         # Giving up for good would end a run early; the operator's second chance has its own tests.
         self.intervals = Intervals(max_failures=8, backoff_max_s=60.0, eviction=self.eviction)
         self.stall_share = self.faults.controller_stall / 30
         #: What the routers were last told, by whoever led.
         self.routed: dict[str, Endpoint] = {}
+        self.controllers = self.make_controllers()
         self.all_models = {one.name: one for one in MODELS}
         self.catalog = Catalog(dict(self.all_models))
-        self.controllers = [Controller(self, name) for name in ("ctl-a", "ctl-b")]
         self.routers = [Router(self, name) for name in ("r1", "r2")]
         self.rows.routers = tuple(RouterId(one.name) for one in self.routers)
         self._befalls = Faults(self, self.faults)
+
+    def make_world(self) -> World:
+        return World(self.seed)
+
+    def make_store(self) -> Store:
+        return Store(self.world, self.checks, self.rows, fence=self.fence)
+
+    def make_controllers(self) -> list[Controller]:
+        return [Controller(self, name) for name in ("ctl-a", "ctl-b")]
+
+    def told(self, stored: Stored, old: RouteTable | None, new: RouteTable, *, learning: bool) -> None:
+        """Routers are told a new table, by whoever leads."""
+        shards = {
+            row.endpoint_id: tuple(shard.shard_id for shard in row.shards) for row in stored.replicas.values()
+        }
+        for endpoint_id in new.endpoints:
+            self.checks.published(endpoint_id, shards.get(endpoint_id, ()), learning=learning)
+        known = old.endpoints if old is not None else self.routed
+        for endpoint_id in sorted(known.keys() - new.endpoints.keys()):
+            row = stored.replicas.get(known[endpoint_id].replica_id)
+            wanted = row is not None and row.wish is Wish.SERVE and row.endpoint_id == endpoint_id
+            self.checks.withdrawn(endpoint_id, shards.get(endpoint_id, ()), wanted=wanted)
+            self.checks.closed(endpoint_id)
+        for endpoint_id, endpoint in new.endpoints.items():
+            (self.checks.closed if endpoint.draining else self.checks.reopened)(endpoint_id)
+        self.routed = dict(new.endpoints)
 
     def landed(self, kind: str) -> None:
         """One more fault of this kind."""
@@ -76,7 +102,7 @@ class Sim:
                 return self.world.between(90.0, 400.0)
         return self.world.between(1.0, 30.0)
 
-    def run(self, faulty_s: float) -> None:
+    def run(self, faulty_s: float, *, peace: bool = True) -> None:
         """Faults for so long; then peace and only what configuration wants, and all must be well; then the
         cold ones are asked for too, and nobody may starve. Raises Violation."""
         for one in (*self.controllers, *self.agents, *self.routers):
@@ -84,6 +110,8 @@ class Sim:
         self.world.at(30.0, self._misfortune)
         self.world.at(60.0, self._befalls.look)
         self.world.run(faulty_s)
+        if not peace:
+            return
         self.faulty, self.quiet = False, True
         self.world.note("world", "faults end")
         self._befalls.end()
@@ -105,7 +133,7 @@ class Sim:
     def flush(self) -> None:
         self.world.note("redis", "is flushed")
         self.redis.flush()
-        self.checks.words.clear()
+        self.checks.flushed()
 
     def redis_back(self) -> None:
         self.redis.up = True

@@ -50,6 +50,7 @@ class World:
 
 #: A held pipe is looked at again so often.
 LOOK_S = 0.1
+ROUNDING_S = 1e-6
 
 
 class Pipe:
@@ -64,7 +65,9 @@ class Pipe:
         self._receive = receive
         self._held = held
         self._free_at = 0.0
-        self._due: deque[Any] = deque()
+        #: (When it arrives at the earliest, what), in the order of sending.
+        self._due: deque[tuple[float, Any]] = deque()
+        self._hearing = False
         self.open = True
 
     def send(self, message: Any) -> None:
@@ -72,18 +75,21 @@ class Pipe:
             return
         due = max(self._free_at, self._world.now + self._world.between(0.005, 0.15))
         self._free_at = due
-        self._world.at(due - self._world.now, self._arrive, message)
-
-    def _arrive(self, message: Any) -> None:
-        self._due.append(message)
-        if len(self._due) == 1:
-            self._pump()
+        self._due.append((due, message))
+        self._world.at(due - self._world.now, self._pump)
 
     def _pump(self) -> None:
-        while self._due and self.open:
-            if self._held():
-                self._world.at(LOOK_S, self._pump)
+        # What hearing a message makes arrive must not overtake the rest of it. Timers of one moment may come
+        # in any order, so the queue says what is next.
+        while self._due and self.open and not self._hearing:
+            due, message = self._due[0]
+            early_s = due - self._world.now
+            if self._held() or early_s > ROUNDING_S:
+                self._world.at(max(LOOK_S if self._held() else 0.0, early_s), self._pump)
                 return
-            # Taken off only after it was heard: what hearing makes arrive must not pump in between.
-            self._receive(self._due[0])
             self._due.popleft()
+            self._hearing = True
+            try:
+                self._receive(message)
+            finally:
+                self._hearing = False
