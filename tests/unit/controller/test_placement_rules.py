@@ -13,12 +13,15 @@ from llmgw_kit.ids import NodeId, ReplicaId
 from tests.unit.controller.build import (
     NOW,
     Stage,
+    activity,
     device,
     heard,
+    member,
     model,
     node,
     profile,
     replica,
+    router,
     shard,
     snapshot,
     weights_of,
@@ -226,6 +229,20 @@ def test_nothing_is_kept_for_what_nobody_makes_room_for():
     stage.step()
     assert stage.rows["high/1"].phase is Phase.UNPLACEABLE
     assert stage.rows["low/1"].phase is Phase.RESERVED
+
+
+def test_where_a_higher_one_would_fit_if_idle_ones_left_a_lower_goes_last():
+    """Whether they leave is decided after placing, and must not be made useless by it."""
+    idle = model("idle", replicas=1)
+    row = replica(idle, 1, Phase.READY, shard("idle/1", "n1", 0), since=NOW - 9000, ready_since=NOW - 9000)
+    watched = {"activity": activity(router(), touched={"idle/1": 8000}), "routers": {"r1": member()}}
+    stage = Stage(snapshot([HIGH, LOW, idle], [node("n1", 2), node("n2", 1)], [row], **watched))
+    stage.step()
+    assert stage.rows["high/1"].phase is Phase.UNPLACEABLE
+    assert [str(part.node_id) for part in stage.rows["low/1"].shards] == ["n2"], "n1 is fuller, and spared"
+    alone = Stage(snapshot([HIGH, LOW, idle], [node("n1", 2)], [row], **watched))
+    alone.step()
+    assert [str(part.node_id) for part in alone.rows["low/1"].shards] == ["n1"], "nothing else is free"
 
 
 def test_a_gang_keeps_its_free_node_while_the_other_one_empties():

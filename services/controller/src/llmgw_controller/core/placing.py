@@ -24,6 +24,7 @@ from llmgw_controller.core.replica import with_phase
 from llmgw_controller.core.state import Phase, ReplicaRow, Wish
 from llmgw_controller.core.strangers import holds_back
 from llmgw_controller.core.words import gib
+from llmgw_kit.ids import NodeId
 
 
 def place_waiting(draft: Draft) -> Rooms | None:
@@ -52,6 +53,7 @@ def place_waiting(draft: Draft) -> Rooms | None:
         if isinstance(answer, Refusal):
             _refuse(draft, row, answer)
             table.promise(model, profiles)
+            table.spare(answer)
         elif (until := _rests_until(draft, model, answer)) is not None:
             _hold_back(draft, row, answer, until)
         else:
@@ -79,6 +81,7 @@ class _Table:
             and (row.wish is not Wish.SERVE or row.phase in (Phase.BACKOFF, Phase.FAILED))
         )
         self._memo_leaving = Memo()
+        self._spared: frozenset[NodeId] = frozenset()
 
     def place(self, row: ReplicaRow, model: Model, profiles: tuple[Profile, ...]) -> Placement | Refusal:
         made = self._made.get(row.replica_id)
@@ -87,6 +90,7 @@ class _Table:
         draft = self._draft
         epoch = next_epoch(draft.stored, row)
         resting = resting_nodes(draft.stored, row.replica_id, draft.now, draft.snapshot.intervals)
+        resting |= self._spared
         for profile in profiles:
             nodes = self._finder.best(model, profile, resting)
             if nodes is not None:
@@ -111,6 +115,14 @@ class _Table:
                 self.rooms, row.model, row.replica_id, shard.node_id, shard.device_ids, ports
             )
             self._finder.changed(self.rooms, shard.node_id)
+
+    def spare(self, answer: Refusal) -> None:
+        """Where it would fit if idle ones left, those placed after it go last: whether they leave is not
+        decided here, but it should not be made useless in the same pass."""
+        for told in answer.explanations:
+            if told.fit is Fit.AFTER_EVICTION:
+                self._spared |= frozenset(told.ceiling)
+                return
 
     def promise(self, model: Model, profiles: tuple[Profile, ...]) -> None:
         """Keep for a refused replica what is free where it will fit once those that leave are gone."""
