@@ -36,6 +36,7 @@ CURVE = (at(1, 10, 0.1, 0.010), at(2, 18, 0.2, 0.011), at(4, 30, 0.6, 0.014), at
         (Limits(ttft_p95_s=0.1), 1, False),
         (Limits(ttft_p95_s=0.5), 3, False),  # 2 + floor(0.75 of the way to 4)
         (Limits(ttft_p95_s=0.6), 4, False),
+        (Limits(ttft_p95_s=1.0), 4, False),  # 0.8 of one more is not one more
         (Limits(ttft_p95_s=2.5999), 7, False),  # never the level that is over
         (Limits(ttft_p95_s=2.6), 8, True),
         (Limits(ttft_p95_s=60), 8, True),  # nothing is claimed beyond what was measured

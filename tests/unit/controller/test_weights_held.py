@@ -32,6 +32,13 @@ def test_users_are_those_the_agent_names_and_those_just_placed():
     assert users_on(snap, N2, "m", "v1") == ()
 
 
+def test_a_replica_of_an_older_spec_does_not_use_the_new_version():
+    newer = replace(M, weights=replace(M.weights, version="v2"))
+    row = replica(M, 1, Phase.READY, shard("m/1", "n1", 0))
+    snap = snapshot([newer], [node("n1")], [row])
+    assert users_on(snap, N1, "m", "v2") == ()
+
+
 def test_a_released_shard_uses_nothing():
     part = replace(shard("m/1", "n1", 0), released=True)
     words = [heard(node("n1"), (), weights=(held(),))]

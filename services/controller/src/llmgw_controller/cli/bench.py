@@ -164,9 +164,9 @@ def render_list(page: Page, answer: pb.ListBenchmarksResponse) -> None:
         page.line("nothing was measured yet")
         return
     columns = [
-        Column(""), Column("RUN", right=True), Column("WHEN"), Column("MODEL", most=24),
-        Column("PROFILE", most=14), Column("GPUS"), Column("LEVELS"),
-        Column("BEST tokens/s", right=True), Column("AT", right=True),
+        Column(""), Column("RUN", right=True), Column("WHEN"), Column("MODEL", most=20),
+        Column("PROFILE", most=12), Column("GPUS", most=10), Column("LEVELS"), Column("TOKENS/S", right=True),
+        Column("AT", right=True),
     ]  # fmt: skip
     rows = []
     for run in answer.runs:

@@ -19,8 +19,8 @@ EXIT_TROUBLE = 1
 REMOVE_TIMEOUT_S = 180
 PREFETCH_TIMEOUT_S = 60
 
-#: Versions are commit hashes as often as words: so much of one tells it from the others.
-_VERSION_MOST = 16
+#: Versions are commit hashes as often as words: so much of one tells it from the others; JSON has all.
+_VERSION_MOST = 10
 
 
 @click.group(cls=Commands)
@@ -138,8 +138,8 @@ def render_list(page: Page, answer: pb.ListWeightsResponse) -> int:
         page.line("no node holds any weights")
         return 0
     columns = [
-        Column(""), Column("NODE", most=20), Column("MODEL", most=28), Column("VERSION", most=_VERSION_MOST),
-        Column("SIZE", right=True), Column("STATE", most=14), Column("USED BY", most=22), Column("WANTED"),
+        Column(""), Column("NODE", most=12), Column("MODEL", most=20), Column("VERSION", most=_VERSION_MOST),
+        Column("SIZE", right=True), Column("STATE", most=14), Column("USED BY", most=12), Column("WANTED"),
     ]  # fmt: skip
     table(
         page,
