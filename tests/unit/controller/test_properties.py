@@ -17,13 +17,13 @@ from llmgw_controller.core.state import DeviceState, Phase, ShardState, Wish
 from llmgw_controller.core.view import fleet_view
 from llmgw_controller.core.why import why
 from tests.unit.controller.build import NOW
-from tests.unit.controller.worlds import fleets
+from tests.unit.controller.worlds import fleets, fleets_that_failed
 
 thorough = settings(max_examples=120, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
 
 @thorough
-@given(fleets())
+@given(fleets() | fleets_that_failed())
 def test_a_second_pass_over_its_own_rows_changes_nothing(snap):
     plan = reconcile(snap, NOW)
     again = reconcile(replace(snap, stored=apply(snap.stored, plan.changes)), NOW)
@@ -33,7 +33,7 @@ def test_a_second_pass_over_its_own_rows_changes_nothing(snap):
 
 
 @thorough
-@given(fleets())
+@given(fleets() | fleets_that_failed())
 def test_no_device_and_no_port_is_given_twice(snap):
     stored = apply(snap.stored, reconcile(snap, NOW).changes)
     held = [part for row in stored.replicas.values() for part in row.shards if not part.released]

@@ -5,7 +5,9 @@ from dataclasses import replace
 from hypothesis import strategies as st
 
 from llmgw_controller.core.activity import Activity
+from llmgw_controller.core.catalog import spec_hash
 from llmgw_controller.core.state import (
+    AttemptRow,
     DeviceState,
     Exit,
     Phase,
@@ -14,7 +16,7 @@ from llmgw_controller.core.state import (
     Snapshot,
     Tombstone,
 )
-from llmgw_kit.ids import ModelId, NodeId, ShardId
+from llmgw_kit.ids import ModelId, NodeId, ReplicaId, ShardId
 from tests.unit.controller.build import (
     GIB,
     NOW,
@@ -160,3 +162,28 @@ def fleets(draw: st.DrawFn) -> Snapshot:
         activations=ask(asked) if asked else {},
     )
     return replace(made, held=draw(st.sampled_from([{}, {ModelId("b"): 2}])))
+
+
+@st.composite
+def fleets_that_failed(draw: st.DrawFn) -> Snapshot:
+    """The same, with failed starts on record: some of them of older specs."""
+    made = draw(fleets())
+    attempts = []
+    for _ in range(draw(st.integers(1, 5))):
+        one = draw(st.sampled_from(MODELS))
+        first = one.profiles[0]
+        why = draw(st.sampled_from(["crashed", "crashed", "never_ready", "rebooted"]))
+        attempts.append(
+            AttemptRow(
+                model=one.name,
+                profile=first.name,
+                gpu_class=first.gpu_class,
+                spec_hash=draw(st.sampled_from([spec_hash(one, first), spec_hash(one, first), "old"])),
+                replica_id=ReplicaId(f"{one.name}/{draw(st.integers(1, 4))}"),
+                node_ids=(NodeId(f"n{draw(st.integers(1, 4))}"),),
+                reason=why,
+                text=why,
+                at=NOW - draw(st.sampled_from([0.0, 3.0, 30.0, 3000.0])),
+            )
+        )
+    return replace(made, stored=replace(made.stored, attempts=tuple(attempts)))
