@@ -90,7 +90,8 @@ async def test_the_room_goes_over_in_one_transaction_and_not_before_the_router_h
         assert not asking.done()
         router.acknowledges = True
         router.acknowledge()
-        await asyncio.wait_for(asking, 60)
+        await asyncio.wait([asking], timeout=60)
+        assert asking.done(), (await ctl(controller, "evictions"))[1]
         (now,) = await router.until_endpoints(1)
         assert now.replica_id == "new/1"
         await watching

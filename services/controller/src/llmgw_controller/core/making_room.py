@@ -31,6 +31,9 @@ from llmgw_kit.ids import ReplicaId
 #: After every router has acknowledged, so long for reports that are newer.
 CONFIRM_S = 30.0
 
+#: Unknown says nothing of the victim: it may be chosen again when it is known to be idle for a little.
+UNKNOWN_RESTS_S = 30.0
+
 #: An engine that was told to stop and is not seen to exit for so long beyond its grace holds up nobody else.
 EXIT_LATE_S = 120.0
 
@@ -81,9 +84,9 @@ class Void:
     """Why an eviction is not to go on."""
 
     because: str
-    #: A victim could not be put aside, or may be in use: it is let be for a while, or it would be taken from
-    #: its users again and again.
-    rest: bool = False
+    #: A victim could not be put aside, or may be in use: so long it is let be, or it would be taken from its
+    #: users again and again.
+    rest_s: float | None = None
 
 
 def _void(draft: Draft, victims: Open) -> Void | None:
@@ -94,9 +97,12 @@ def _void(draft: Draft, victims: Open) -> Void | None:
     for receipt, row in victims:
         if row is None or row.wish is not Wish.DRAIN or not row.revocable:
             return Void(f"{receipt.victim_replica_id} leaves by itself")
+        unknown = _unknown(draft, row)
+        if unknown is not None:
+            return Void(unknown, UNKNOWN_RESTS_S)
         because = _in_use(draft, receipt, row) or _not_aside(draft.snapshot, receipt, row, draft.now)
         if because is not None:
-            return Void(because, rest=True)
+            return Void(because, draft.snapshot.intervals.backoff_max_s)
     return None
 
 
@@ -121,13 +127,17 @@ def _in_use(draft: Draft, receipt: EvictionRow, row: ReplicaRow) -> str | None:
     match verdict:
         case Busy():
             return f"{row.replica_id} is in use"
-        case Unknown("not_read_yet"):
-            return None  # A new leader looks at the map in a moment; until then nothing is confirmed.
-        case Unknown(reason):
-            return f"idleness of {row.replica_id} is unknown: {reason.replace('_', ' ')}"
         case Idle(for_s) if for_s + SLACK_S < draft.now - receipt.decided_at:
             return f"{row.replica_id} was used {lasting(for_s)} ago"
     return None
+
+
+def _unknown(draft: Draft, row: ReplicaRow) -> str | None:
+    verdict = draft.verdicts.by_replica.get(row.replica_id)
+    # A new leader looks at the map in a moment; until then nothing is confirmed.
+    if not isinstance(verdict, Unknown) or verdict.reason == "not_read_yet":
+        return None
+    return f"idleness of {row.replica_id} is unknown: {verdict.reason.replace('_', ' ')}"
 
 
 def _not_aside(snapshot: Snapshot, receipt: EvictionRow, row: ReplicaRow, now: float) -> str | None:
@@ -161,7 +171,7 @@ def _is_confirmed(draft: Draft, receipt: EvictionRow, row: ReplicaRow | None) ->
 def _cancel(draft: Draft, victims: Open, void: Void) -> None:
     """They serve again; one that leaves on its own account goes on with that."""
     because = void.because
-    until = draft.now + draft.snapshot.intervals.backoff_max_s if void.rest else None
+    until = None if void.rest_s is None else draft.now + void.rest_s
     for receipt, row in victims:
         draft.change(PutEviction(replace(receipt, state=EvictionState.CANCELLED, text=because)))
         text = f"not for {receipt.beneficiary_replica_id}: {because}"
