@@ -3,6 +3,7 @@
 from dataclasses import replace
 
 import pytest
+from hypothesis import given
 
 from llmgw_controller.core.apply import apply
 from llmgw_controller.core.catalog import Rollout
@@ -11,6 +12,7 @@ from llmgw_controller.core.plan import PutNode
 from llmgw_controller.core.state import LoadRecord, Phase, Schedulability, Wish
 from llmgw_kit.ids import NodeId
 from tests.unit.controller.build import NOW, Stage, model, node, profile, replica, shard, snapshot
+from tests.unit.controller.worlds import fleets
 
 N1 = NodeId("n1")
 
@@ -127,6 +129,19 @@ def test_one_too_many_leaves_without_a_successor() -> None:
     ]
     snap = snapshot([one], [node("n1"), node("n2")], rows)
     assert outcomes(snap) == {"m/1": Moving.LEAVES}
+
+
+@given(fleets())
+def test_each_replica_on_a_node_has_one_step_and_none_moves_to_where_it_is(snap) -> None:
+    for node_id, row in snap.stored.nodes.items():
+        held = sorted(
+            replica_id
+            for replica_id, one in snap.stored.replicas.items()
+            if any(part.node_id == node_id and not part.released for part in one.shards)
+        )
+        found = steps(snap, row, NOW)
+        assert [step.replica_id for step in found] == held
+        assert not any(node_id in step.text for step in found if step.moving is Moving.MOVES)
 
 
 def test_uncordon_in_between_keeps_what_has_not_left() -> None:
