@@ -41,6 +41,8 @@ class SimAgent:
     #: Every start of an engine, by shard id: an adopted one is not started again.
     starts: list[str] = field(default_factory=list)
     sessions: int = 0
+    #: Beats said so far.
+    beats: int = 0
     leader_beats: int = 0
     last_error: LlmgwError | None = None
     _out: asyncio.Queue[agent_pb2.ConnectRequest] | None = None
@@ -152,6 +154,7 @@ class SimAgent:
     async def _beat(self) -> None:
         for sequence in itertools.count(1):
             if self.beat and self.welcome is not None:
+                self.beats += 1
                 self.say(beat=agent_pb2.Beat(sequence=sequence))
             await asyncio.sleep(self.welcome.beat_interval_s if self.welcome else 0.5)
 
