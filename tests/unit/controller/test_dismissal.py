@@ -109,12 +109,14 @@ DRAIN = "llmgwctl replica drain m/1"
 def test_why_names_no_drain_that_would_only_restart_the_replica():
     # Its successor would take the other GPU of n1 at once.
     told = idle_and(model("big", TWO), [node("n1")])
-    assert told.fix is None
-    assert (
-        told.near[0].text
-        == "1 of 2 free; m/1 holds 1, idle 3 h 10 m; drained, it would be started again there first"
+    assert told.fix == "llmgwctl model stop m"
+    assert told.cheapest is not None
+    assert told.cheapest.text.startswith(
+        "stop m until it is started again: drained, it would be started first"
     )
-    assert idle_and(model("big", TWO, replicas=1), [node("n1")]).fix is None
+    assert told.near[0].text == "1 of 2 free; m/1 holds 1, idle 3 h 10 m"
+    # One that waits has the other GPU kept for it meanwhile.
+    assert idle_and(model("big", TWO, replicas=1), [node("n1")]).fix == DRAIN
 
 
 def test_why_names_a_drain_whose_successor_goes_elsewhere():
@@ -124,9 +126,10 @@ def test_why_names_a_drain_whose_successor_goes_elsewhere():
 def test_of_two_that_wait_for_one_gpu_the_one_placed_first_gets_it():
     alone = [node("n1", 1)]
     small = profile("one")
-    assert idle_and(model("big", small), alone).fix is None  # It does not wait.
+    assert idle_and(model("big", small), alone).fix == "llmgwctl model stop m"  # It does not wait.
     assert idle_and(model("big", small, replicas=1), alone).fix == DRAIN
-    assert idle_and(model("big", small, replicas=1, priority=-1), alone).fix is None
+    behind = model("big", small, replicas=1, priority=-1)
+    assert idle_and(behind, alone).fix == "llmgwctl model stop m"
 
 
 def test_why_names_no_activation_that_is_refused():

@@ -299,7 +299,9 @@ def asked(snap, one):
 
 
 def test_why_it_fits_now():
-    answer = asked(snapshot([BIG], [node("n1")]), BIG)
+    assert asked(snapshot([BIG], [node("n1")]), BIG).profiles[0].fix is None, "the next pass starts it"
+    cold = replace(BIG, replicas=0)
+    answer = asked(snapshot([cold], [node("n1")]), cold)
     assert (answer.fit, answer.profiles[0].fix) == (Fit.NOW, "llmgwctl model activate big")
     assert answer.profiles[0].explanation.spots[0].device_ids == ("n1:0", "n1:1")
 

@@ -13,7 +13,7 @@ from llmgw_controller.core.claims import Rooms
 from llmgw_controller.core.explain import Explanation, Fit, Reason
 from llmgw_controller.core.hearing import last_seen
 from llmgw_controller.core.loads import eta
-from llmgw_controller.core.question import Question, ask, gone, heard_again, stopped, uncordoned
+from llmgw_controller.core.question import Question, ask, drained, heard_again, stopped, uncordoned
 from llmgw_controller.core.regret import Prices, prices
 from llmgw_controller.core.state import Cause, EvictionPolicy, EvictionState, Snapshot
 from llmgw_controller.core.victims import Candidate, choose
@@ -73,7 +73,7 @@ def _evictions(
     costs = prices(asked.snapshot, now)
     refused: list[tuple[ReplicaId, ...]] = []
     for leaving in _sets(asked, profile, told, found, verdicts, costs)[:SETS_TRIED]:
-        answer = ask(gone(asked, frozenset(leaving)), now)
+        answer = ask(drained(asked, frozenset(leaving), now), now)
         if answer is not None and answer.placed:
             text = f"drain {', '.join(leaving)}{_by_itself(asked.snapshot, leaving, verdicts)}"
             command = f"llmgwctl replica drain {' '.join(leaving)}"

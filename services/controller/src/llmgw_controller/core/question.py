@@ -13,9 +13,10 @@ from llmgw_controller.core.deployments import is_stopped
 from llmgw_controller.core.draft import Draft
 from llmgw_controller.core.idleness import verdicts
 from llmgw_controller.core.placing import place_waiting, rank
-from llmgw_controller.core.plan import PutDeployment
+from llmgw_controller.core.plan import PutDeployment, PutReplica
 from llmgw_controller.core.reconcile import reconcile
-from llmgw_controller.core.roster import create
+from llmgw_controller.core.replica import with_wish
+from llmgw_controller.core.roster import create, leaving_wish
 from llmgw_controller.core.state import (
     Cause,
     DeploymentRow,
@@ -43,6 +44,8 @@ class Question:
     replica_id: ReplicaId
     #: It stands in the rows; else one more was made up to ask about.
     real: bool
+    #: As things are, without what was made up.
+    plain: Snapshot
 
 
 @dataclass(frozen=True)
@@ -68,22 +71,30 @@ def waiting(snapshot: Snapshot, model: Model) -> Question | None:
         ),
         key=lambda row: (row.created_at, row.replica_id),
     )
-    return Question(snapshot, model, rows[0].replica_id, real=True) if rows else None
+    return Question(snapshot, model, rows[0].replica_id, real=True, plain=snapshot) if rows else None
 
 
 def one_more(snapshot: Snapshot, model: Model, now: float) -> Question:
     """About a replica that there is not."""
     rows = [row for row in snapshot.stored.by_model.get(model.name, ()) if row.wish is Wish.SERVE]
+    if model.replicas > len(rows) and not is_stopped(snapshot.stored, model.name):
+        # Configuration wants it, and the next pass creates it: it is as good as there.
+        made_up = _created(snapshot, model, now)
+        return replace(made_up, real=True, plain=made_up.snapshot)
     # Wanted by configuration, so that no rule about surplus takes it away again in the same pass.
     more = replace(model, replicas=len(rows) + 1)
     catalog = replace(snapshot.catalog, models={**snapshot.catalog.models, model.name: more})
     asked = replace(snapshot, catalog=catalog)
     if is_stopped(asked.stored, model.name):
         asked = replace(asked, stored=_started(asked.stored, model))
-    draft = Draft(asked, now, verdicts(asked, now))
-    create(draft, more, Cause.CONFIGURATION)
-    made = draft.stored.replicas.keys() - asked.stored.replicas.keys()
-    return Question(draft.snapshot, more, next(iter(made)), real=False)
+    return replace(_created(asked, more, now), plain=snapshot)
+
+
+def _created(snapshot: Snapshot, model: Model, now: float) -> Question:
+    draft = Draft(snapshot, now, verdicts(snapshot, now))
+    create(draft, model, Cause.CONFIGURATION)
+    (made,) = draft.stored.replicas.keys() - snapshot.stored.replicas.keys()
+    return Question(draft.snapshot, model, made, real=False, plain=snapshot)
 
 
 def _started(stored: Stored, model: Model) -> Stored:
@@ -138,6 +149,25 @@ def gone(asked: Question, replica_ids: frozenset[ReplicaId]) -> Question:
         for node_id, word in asked.snapshot.heard.items()
     }
     return _in(asked, replace(asked.snapshot, stored=replace(stored, replicas=rows), heard=heard))
+
+
+def drained(asked: Question, replica_ids: frozenset[ReplicaId], now: float) -> Question:
+    """An operator drains these, a pass sees to their successors while they still hold their GPUs, and then
+    they are gone. Who is only asked about does not wait meanwhile, so nothing is kept for it."""
+    snapshot = asked.plain
+    for name in sorted(replica_ids):
+        row = snapshot.stored.replicas[name]
+        left = with_wish(row, leaving_wish(row), because="asked why")
+        snapshot = replace(snapshot, stored=apply(snapshot.stored, (PutReplica(left),)))
+    changes = reconcile(snapshot, now).changes
+    snapshot = replace(snapshot, stored=apply(snapshot.stored, changes))
+    after = gone(replace(asked, snapshot=snapshot), replica_ids)
+    if asked.real:
+        return after
+    # Whoever waits for the room has it before the one that is only asked about.
+    left = after.snapshot
+    left = replace(left, stored=apply(left.stored, reconcile(left, now).changes))
+    return one_more(left, left.catalog.models[asked.model.name], now)
 
 
 def uncordoned(asked: Question, node_id: NodeId) -> Question:
