@@ -157,8 +157,8 @@ def drained(asked: Question, replica_ids: frozenset[ReplicaId], now: float) -> Q
     snapshot = asked.plain
     for name in sorted(replica_ids):
         row = snapshot.stored.replicas[name]
-        left = with_wish(row, leaving_wish(row), because="asked why")
-        snapshot = replace(snapshot, stored=apply(snapshot.stored, (PutReplica(left),)))
+        leaving = with_wish(row, leaving_wish(row), because="asked why")
+        snapshot = replace(snapshot, stored=apply(snapshot.stored, (PutReplica(leaving),)))
     changes = reconcile(snapshot, now).changes
     snapshot = replace(snapshot, stored=apply(snapshot.stored, changes))
     after = gone(replace(asked, snapshot=snapshot), replica_ids)
