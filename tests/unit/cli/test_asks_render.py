@@ -52,6 +52,12 @@ def test_lines_do_not_depend_on_where_the_pieces_were_cut(data: bytes, cuts: lis
     assert [line for line in got + pieces.rest() if line] == [line for line in expected if line]
 
 
+def test_a_line_end_cut_in_two_is_one() -> None:
+    lines = Lines()
+    assert lines.take(b"a\r") == []
+    assert lines.take(b"\nb\n") == ["a", "b"]
+
+
 def test_a_line_that_never_ends_is_shown_in_parts_and_not_kept() -> None:
     lines = Lines()
     shown = lines.take(b"x" * (10 * LINE_MOST))
