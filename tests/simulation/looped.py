@@ -13,7 +13,7 @@ from tests.simulation.bridge import ACTIVITY_TICK_S, Process
 from tests.simulation.checks import Violation
 from tests.simulation.faults import Plan
 from tests.simulation.shared import SharedStore
-from tests.simulation.sim import Sim
+from tests.simulation.sim import Sim, told
 from tests.simulation.virtual import GatedClock, LoopWorld, VirtualLoop
 
 #: The term clock starts here, far from zero.
@@ -119,7 +119,7 @@ def simulate_loops(
     sim = LoopSim(seed, faults or Plan(), eviction=eviction)
     try:
         sim.run(minutes * 60, peace=peace)
-    except AssertionError as broken:
+    except Exception as broken:  # Whatever ends a leader is a violation, a bug of the world one to mend.
         last = "\n".join(list(sim.world.lines)[-40:])
-        raise Violation(f"{broken}\n{last}\nreplay: make sim LOOPS={seed}") from broken
+        raise Violation(f"{told(broken)}\n{last}\nreplay: make sim LOOPS={seed}") from broken
     return sim

@@ -89,8 +89,15 @@ class StorePort:
                 world.note(self._process.name, repr(change)[:160])
 
         # On its way: whatever becomes of this process, it may land.
-        await asyncio.shield(asyncio.ensure_future(land()))
+        landing = asyncio.ensure_future(land())
+        landing.add_done_callback(self._landed)
+        await asyncio.shield(landing)
         await self._process.gate()
+
+    def _landed(self, landing: "asyncio.Task[None]") -> None:
+        """Whoever sent it may be gone; what a checker has to say of it counts all the same."""
+        if not landing.cancelled() and isinstance(error := landing.exception(), AssertionError):
+            self._sim.world.breaks(error)
 
     async def _answers(self) -> None:
         await self._process.gate()

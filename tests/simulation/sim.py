@@ -185,10 +185,15 @@ def simulate(seed: int, *, minutes: float = 20.0, fence: bool = True, faults: Pl
     sim = Sim(seed, faults or Plan(), fence=fence, eviction=eviction)
     try:
         sim.run(minutes * 60)
-    except AssertionError as broken:
+    except Exception as broken:  # Whatever ends a leader is a violation, a bug of the world one to mend.
         last = "\n".join(list(sim.world.lines)[-40:])
-        raise Violation(f"{broken}\n{last}\nreplay: make sim SEED={seed}") from broken
+        raise Violation(f"{told(broken)}\n{last}\nreplay: make sim SEED={seed}") from broken
     return sim
+
+
+def told(broken: Exception) -> str:
+    """A checker's own words, or what else went wrong."""
+    return str(broken) if isinstance(broken, AssertionError) else f"{type(broken).__name__}: {broken}"
 
 
 def _model(name: str, replicas: int, *, nodes: int = 1, gpus: int = 1) -> Model:
