@@ -165,8 +165,8 @@ async def test_a_removal_ends_a_prefetch_and_a_prefetch_tells_how_it_goes(here: 
     (held,) = here.desk.told_of(await here.weights.held())
     assert (held.key, held.bytes, held.complete, held.fetching) == (KEY, 0, False, True)
     assert here.desk.prefetch(KEY, (here.source.url,)) == f"{KEY} is on its way already"
-    with pytest.raises(NotFound):  # nothing had come yet
-        await here.desk.remove(KEY, force=False)
+    removal = await here.desk.remove(KEY, force=False)
+    assert (removal.freed_bytes, "nothing of it had come" in removal.text) == (0, True)
     assert not here.weights.fetching(KEY)
     assert here.desk.told_of(await here.weights.held()) == ()
 
@@ -175,6 +175,10 @@ async def test_a_prefetch_that_fails_says_why_until_the_version_comes(here: Here
     here.source.failed = "checksum differs"
     here.desk.prefetch(KEY, (here.source.url,))
     await eventually(lambda: here.desk.told_of(()) and here.desk.told_of(())[0].error, "the failure is told")
+    assert "nothing of it had come" in (await here.desk.remove(KEY, force=False)).text
+    assert here.desk.told_of(()) == (), "a failure is forgotten with what failed"
+    with pytest.raises(NotFound):
+        await here.desk.remove(KEY, force=False)
     here.source.failed = None
     here.desk.prefetch(KEY, (here.source.url,))
     await eventually(lambda: here.path.exists(), "it came")

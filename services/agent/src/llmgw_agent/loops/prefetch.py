@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from llmgw_agent.core.shard import Shard, ShardState
 from llmgw_agent.core.weights import Held, Removal, WeightsKey, told
 from llmgw_agent.ports import WeightsLike
-from llmgw_kit.errors import Conflict, LlmgwError, Unavailable
+from llmgw_kit.errors import Conflict, LlmgwError, NotFound, Unavailable
 from llmgw_kit.ids import ShardId
 from llmgw_kit.lifecycle import cancel_all
 
@@ -84,15 +84,21 @@ class WeightsDesk:
         From the look at the users to the mark inside `weights.remove` there is no await while nobody
         fetches, so no start comes between."""
         self._refuse_if_used(key, force=force)
-        if (task := self._tasks.get(key)) is not None:
+        task = self._tasks.get(key)
+        if task is not None:
             await cancel_all(task)
             self._refuse_if_used(key, force=force)
         if self._weights.fetching(key):
             raise Conflict(f"{key} is being fetched for a start", code="in_use")
-        self._failed.pop(key, None)
+        asked_for = self._failed.pop(key, None) is not None or task is not None
         mapped = self.users().get(key, ())
         try:
             freed = await self._weights.remove(key)
+        except NotFound:
+            if not asked_for:
+                raise
+            self._changed()
+            return Removal(f"{key} is not fetched any more; nothing of it had come", 0)
         except OSError as e:
             raise Unavailable(f"{key} cannot be removed: {e}") from None
         self._changed()
