@@ -17,7 +17,7 @@ from .sim_peers import SimAgent, SimRouter
 from .test_operator_commands import ctl
 
 #: Both GPUs of a node.
-WIDE = {**MODEL["profiles"][0], "gpus_per_node": 2, "tensor_parallel": 2}
+WIDE = {**MODEL["profiles"][0], "gpus_per_node": 2, "tensor_parallel": 2, "drain_timeout_s": 120}
 OLD = {"name": "old", "profiles": [WIDE], "replicas": 1, "idle_after_s": 1, "min_residency_s": 0}
 NEW = {"name": "new", "profiles": [WIDE], "replicas": 0, "priority": 1}
 

@@ -13,7 +13,7 @@ from llmgw_controller.core.claims import Rooms
 from llmgw_controller.core.draft import Draft
 from llmgw_controller.core.evidence import evidence
 from llmgw_controller.core.plan import PutActivation, PutEviction
-from llmgw_controller.core.proposals import Proposal, gpus_of, profile_of, propose
+from llmgw_controller.core.proposals import HOPELESS_MOST, Proposal, gpus_of, profile_of, propose
 from llmgw_controller.core.regret import Prices, prices
 from llmgw_controller.core.roster import let_go
 from llmgw_controller.core.state import (
@@ -25,10 +25,10 @@ from llmgw_controller.core.state import (
     ReplicaRow,
     Snapshot,
 )
-from llmgw_controller.core.waiting import is_missed, waiting
+from llmgw_controller.core.waiting import is_missed, rotated, waiting
 
 #: Evictions begun at one moment; further ones begin in the passes that follow at once.
-BEGUN_MOST = 8
+BEGUN_MOST = 2
 
 
 def begin(draft: Draft, found: Rooms | None) -> None:
@@ -40,7 +40,8 @@ def begin(draft: Draft, found: Rooms | None) -> None:
     opened = snapshot.stored.leaving_for.values()
     if len({one.beneficiary_replica_id for one in opened if one.decided_at == now}) >= BEGUN_MOST:
         return
-    waits = (one for one in waiting(snapshot, now) if is_missed(snapshot, one.row, one.model))
+    missed = [one for one in waiting(snapshot, now) if is_missed(snapshot, one.row, one.model)]
+    waits = rotated(missed, now, HOPELESS_MOST)
     for proposal in propose(snapshot, draft.verdicts, found, waits, now):
         costs = prices(snapshot, now)
         for victim in proposal.victims:

@@ -28,8 +28,8 @@ from llmgw_kit.ids import ModelId, ReplicaId
 HOUR_S = 3600.0
 
 #: Models for which nothing was found before a pass stops looking: a fleet with hundreds that fit nowhere must
-#: not keep a pass from its end.
-HOPELESS_MOST = 24
+#: not keep a pass from its end. The next pass begins with others.
+HOPELESS_MOST = 6
 
 
 @dataclass(frozen=True)
@@ -52,6 +52,11 @@ class Spent:
     by_model: Counter[ModelId]
     most: int
     most_of_a_model: int
+
+    @property
+    def all_gone(self) -> bool:
+        """The cluster's budget of this hour."""
+        return self.by_model.total() >= self.most
 
     def leaves_room_for(self, more: Counter[ModelId]) -> bool:
         """The set as a whole is within both budgets."""
@@ -181,7 +186,7 @@ def _choice(
     spent: Spent,
     now: float,
 ) -> Choice | None:
-    if not may:
+    if not may or (spent.all_gone and not wait.overdue(snapshot, now)):
         return None
     profiles = startable(snapshot.stored, wait.model, snapshot.intervals)
     choice = choose(replace(wait.model, profiles=profiles), found, may)

@@ -53,7 +53,7 @@ def choose(model: Model, rooms: Rooms, candidates: Candidates) -> Choice | None:
             return None
         if ceiling.fit is Fit.NEVER:
             continue
-        near = [miss.node_id for miss in ceiling.near_misses]
+        near = {miss.node_id: len(miss.evict) for miss in ceiling.near_misses}
         search = _Search(model, profile, candidates)
         for found in search.sets(rooms, near, ceiling.fitting):
             ranked = (search.price(found), position, tuple(sorted(found)))
@@ -79,26 +79,26 @@ class _Search:
         return sum(one.cost_s for one in found), len(found), -sum(one.idle_s for one in found)
 
     def sets(
-        self, rooms: Rooms, near: list[NodeId], fitting: tuple[NodeId, ...]
+        self, rooms: Rooms, near: Mapping[NodeId, int], fitting: tuple[NodeId, ...]
     ) -> Iterable[frozenset[ReplicaId]]:
-        """The best of each place."""
+        """The best of each place. `near`: nodes that come free, and the fewest who must leave each."""
         if self._profile.nodes == 1:
             return self._single(rooms, near)
         return self._gangs(rooms, near, fitting)
 
-    def _single(self, rooms: Rooms, near: list[NodeId]) -> Iterable[frozenset[ReplicaId]]:
+    def _single(self, rooms: Rooms, near: Mapping[NodeId, int]) -> Iterable[frozenset[ReplicaId]]:
         best: frozenset[ReplicaId] | None = None
-        # Where the cheapest of all is, a cheap set is likely: what comes later then need not be searched.
-        for node_id in sorted(near, key=lambda one: (self._least(one), one)):
-            if best is not None and self._least(node_id) > self.price(best)[0]:
+        # No set of a node is cheaper than its bound: where that is above the best, nothing need be searched.
+        for bound, node_id in sorted((self._bound(one, least), one) for one, least in near.items()):
+            if best is not None and bound >= self.price(best):
                 break
-            found = self._on(rooms, node_id, self._profile, best)
+            found = self._on(rooms, node_id, self._profile, best, least=near[node_id])
             if found is not None and (best is None or self._key(found) < self._key(best)):
                 best = found
         return [] if best is None else [best]
 
     def _gangs(
-        self, rooms: Rooms, near: list[NodeId], fitting: tuple[NodeId, ...]
+        self, rooms: Rooms, near: Mapping[NodeId, int], fitting: tuple[NodeId, ...]
     ) -> Iterable[frozenset[ReplicaId]]:
         """In each fabric the cheapest nodes, one after the other; what leaves one may free another too."""
         alone = replace(self._profile, nodes=1)
@@ -134,6 +134,7 @@ class _Search:
         best: frozenset[ReplicaId] | None,
         *,
         given: frozenset[ReplicaId] = frozenset(),
+        least: int = 0,
     ) -> frozenset[ReplicaId] | None:
         """The cheapest set that frees this node, with those of `given` leaving anyhow; None: none does, or
         none that is cheaper than `best`."""
@@ -144,7 +145,7 @@ class _Search:
             return self._spared(room, profile, everyone) if self._fits(profile, room, everyone) else None
         tries = sorted(
             (self._key(some), some)
-            for size in range(len(names) + 1)
+            for size in range(least, len(names) + 1)
             for some in map(frozenset, combinations(names, size))
         )
         for key, some in tries:
@@ -164,8 +165,11 @@ class _Search:
     def _fits(self, profile: Profile, rooms: Rooms, leaving: frozenset[ReplicaId]) -> bool:
         return explain(self._model, profile, rooms, evictable=leaving).fit is not Fit.NEVER
 
-    def _least(self, node_id: NodeId) -> float:
-        return min((self._all[name].cost_s for name in self._held.get(node_id, ())), default=0.0)
+    def _bound(self, node_id: NodeId, least: int) -> Price:
+        """Of any set of so many or more there."""
+        here = [self._all[name] for name in self._held.get(node_id, ())]
+        cheapest = sum(sorted(one.cost_s for one in here)[:least])
+        return cheapest, least, -sum(one.idle_s for one in here)
 
     def _key(self, names: frozenset[ReplicaId]) -> tuple[Price, tuple[ReplicaId, ...]]:
         return self.price(names), tuple(sorted(names))

@@ -45,6 +45,17 @@ def waiting(snapshot: Snapshot, now: float) -> list[Wait]:
     return sorted(found, key=turn)
 
 
+def rotated(waits: list[Wait], now: float, step: int) -> list[Wait]:
+    """Where more models wait than one pass looks at, each pass begins with others: those in front, for whom
+    nothing is found, must not keep the rest out for ever."""
+    names = list(dict.fromkeys(one.row.model for one in waits))
+    if len(names) <= step:
+        return waits
+    begin = int(now) * step % len(names)
+    place = {name: (number - begin) % len(names) for number, name in enumerate(names)}
+    return sorted(waits, key=lambda one: place[one.row.model])
+
+
 def is_missed(snapshot: Snapshot, row: ReplicaRow, model: Model) -> bool:
     """Somebody wants it now: configuration, a request that waits, or a queue."""
     if row.wish is not Wish.SERVE or _is_spare(snapshot, row, model):
