@@ -153,6 +153,7 @@ async def test_held_demand_and_a_slow_start_block_idleness(seat: Seat) -> None:
     router.held["tiny"] = 1
     await seat.passes(60)
     assert seat.rows["tiny/1"].phase is Phase.READY
+    assert "leaving" not in await seat.told("tiny/1"), "not even begun and taken back"
     router.held.clear()
     await seat.until("it leaves", lambda: not seat.rows, 60)
     assert len(agent.starts) == 1
