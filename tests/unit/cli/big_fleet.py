@@ -4,7 +4,7 @@ is printed and what is counted cannot part."""
 from dataclasses import replace
 
 from llmgw.v1 import operator_pb2 as pb
-from llmgw_controller import wire_operator
+from llmgw_controller import wire_explained, wire_operator
 from llmgw_controller.core.activity import Activity
 from llmgw_controller.core.idleness import verdicts
 from llmgw_controller.core.risk import risks
@@ -255,4 +255,4 @@ def models() -> pb.ListModelsResponse:
 def why_of(name: str) -> pb.WhyResponse:
     snap, seen = snapshot(), view()
     found = why(snap, verdicts(snap, NOW), snap.catalog.models[ModelId(name)], NOW)
-    return wire_operator.why(found, info(seen), None)
+    return wire_explained.why(found, info(seen), None)

@@ -8,11 +8,7 @@ from llmgw.v1 import operator_pb2 as pb
 from llmgw_controller import wire_room
 from llmgw_controller.core.activity import Busy, Idle, Unknown, Verdict
 from llmgw_controller.core.capacity import ClassCapacity, DeviceLine, Part, Parts
-from llmgw_controller.core.disagreement import Disagreement
-from llmgw_controller.core.doctor import Examination
-from llmgw_controller.core.explain import TEXT, Fit
 from llmgw_controller.core.fabrics import FabricLine, LargestFit
-from llmgw_controller.core.fixes import Fix
 from llmgw_controller.core.hearing import NodeState
 from llmgw_controller.core.plan import Severity
 from llmgw_controller.core.risk import NodeLossRisk
@@ -26,7 +22,6 @@ from llmgw_controller.core.state import (
 )
 from llmgw_controller.core.trouble import Trouble
 from llmgw_controller.core.view import FleetView, ModelLine, NodeLine, ReplicaLine, ShardLine
-from llmgw_controller.core.why import NearMissLine, Why, WhyProfile
 from llmgw_controller.ports import EventRow
 from llmgw_controller.wire_agent import DEVICE_STATE_TO_WIRE, SHARD_STATE_TO_WIRE
 from llmgw_controller.wire_routing import AVAILABILITY_TO_WIRE
@@ -54,7 +49,7 @@ _PHASE = {
     Phase.BACKOFF: pb.REPLICA_PHASE_BACKOFF,
     Phase.FAILED: pb.REPLICA_PHASE_FAILED,
 }
-_USE = {
+USE_TO_WIRE = {
     Part.BUSY: pb.DEVICE_USE_BUSY,
     Part.IDLE: pb.DEVICE_USE_IDLE,
     Part.UNKNOWN: pb.DEVICE_USE_UNKNOWN,
@@ -69,13 +64,8 @@ _FAULT = {
     FaultClass.SUSPECT: agent.FAULT_CLASS_SUSPECT,
     FaultClass.FATAL: agent.FAULT_CLASS_FATAL,
 }
-_FIT = {
-    Fit.NOW: pb.WHY_VERDICT_FITS_NOW,
-    Fit.AFTER_EVICTION: pb.WHY_VERDICT_FITS_AFTER_EVICTION,
-    Fit.NEVER: pb.WHY_VERDICT_NEVER_FITS,
-}
 #: INFO is no trouble at all: an event of that kind leaves the field unset.
-_SEVERITY = {
+SEVERITY_TO_WIRE = {
     Severity.TROUBLE: pb.TROUBLE_SEVERITY_TROUBLE,
     Severity.NOTE: pb.TROUBLE_SEVERITY_NOTE,
     Severity.INFO: pb.TROUBLE_SEVERITY_UNSPECIFIED,
@@ -122,7 +112,9 @@ def status(
 
 
 def _trouble(one: Trouble) -> pb.Trouble:
-    message = pb.Trouble(severity=_SEVERITY[one.severity], kind=one.kind, subject=one.subject, text=one.text)
+    message = pb.Trouble(
+        severity=SEVERITY_TO_WIRE[one.severity], kind=one.kind, subject=one.subject, text=one.text
+    )
     if one.since is not None:
         message.since_unix_s = one.since
     if one.fix is not None:
@@ -201,7 +193,7 @@ def device(line: DeviceLine, at: float) -> pb.DeviceRow:
     message = pb.DeviceRow(
         node_id=found.node_id,
         device=agent.Device(device_id=found.device_id, index=found.index, gpu_class=found.gpu_class),
-        use=_USE[line.part],
+        use=USE_TO_WIRE[line.part],
     )
     if found.memory_total_bytes is not None:
         message.device.memory_total_bytes = found.memory_total_bytes
@@ -372,141 +364,5 @@ def event(row: EventRow) -> pb.Event:
         kind=row.kind,
         subject=row.subject,
         text=row.text,
-        severity=_SEVERITY[row.severity],
+        severity=SEVERITY_TO_WIRE[row.severity],
     )
-
-
-def why(found: Why, about: pb.ViewInfo, last_asked_at: float | None) -> pb.WhyResponse:
-    """Would another replica fit, and if not, what is in the way."""
-    message = pb.WhyResponse(
-        info=about,
-        model=found.model,
-        verdict=_FIT[found.fit],
-        profiles=[_why_profile(one, found) for one in found.profiles],
-        now=found.now,
-        held=found.held,
-    )
-    optional = {
-        "waiting_since_unix_s": found.waiting_since,
-        "held_back": found.held_back,
-        "last_asked_unix_s": last_asked_at,
-    }
-    for name, value in optional.items():
-        if value is not None:
-            setattr(message, name, value)
-    return message
-
-
-def _why_profile(one: WhyProfile, found: Why) -> pb.WhyProfile:
-    explanation = one.explanation
-    message = pb.WhyProfile(
-        profile=explanation.profile,
-        verdict=_FIT[explanation.fit],
-        needs=explanation.needs,
-        nodes_considered=explanation.considered,
-        filters=[
-            pb.WhyFilter(
-                reason=filtered.reason.value,
-                count=len(filtered.node_ids),
-                node_ids=list(filtered.node_ids),
-                text=TEXT[filtered.reason],
-            )
-            for filtered in explanation.filters
-        ],
-        fitting_nodes=list(explanation.fitting),
-        placement=[
-            pb.WhyPlacement(node_id=spot.node_id, device_ids=list(spot.device_ids))
-            for spot in explanation.spots
-        ],
-        near_misses=[_near_miss(line, found) for line in one.near],
-        other_ways=[_fix(fix) for fix in one.others],
-    )
-    if one.fix is not None:
-        message.fix = one.fix
-    if explanation.memory.size_bytes is not None and explanation.memory.source is not None:
-        message.memory_bytes = explanation.memory.size_bytes
-        message.memory_source = explanation.memory.source.value
-    if one.cheapest is not None:
-        message.cheapest.CopyFrom(_fix(one.cheapest))
-    if explanation.memory.size_bytes is not None:
-        message.memory_bytes = explanation.memory.size_bytes
-    if explanation.memory.source is not None:
-        message.memory_source = explanation.memory.source.value
-    return message
-
-
-def _near_miss(line: NearMissLine, found: Why) -> pb.WhyNearMiss:
-    miss = line.miss
-    message = pb.WhyNearMiss(
-        node_id=miss.node_id,
-        free=miss.free,
-        needed=miss.needed,
-        evict_replica_ids=list(miss.evict),
-        text=line.text,
-        uses=[_USE[part] for part in found.parts_of(miss.node_id)],
-    )
-    if line.fabric is not None:
-        message.fabric = line.fabric
-    return message
-
-
-def _fix(one: Fix) -> pb.WhyFix:
-    message = pb.WhyFix(command=one.command or "", text=one.text)
-    for name in ("frees_in_s", "ready_in_s", "reload_s"):
-        value = getattr(one, name)
-        if value is not None:
-            setattr(message, name, value)
-    return message
-
-
-def doctor(found: Examination, about: pb.ViewInfo) -> pb.DoctorResponse:
-    """What disagrees, and what was looked at."""
-    return pb.DoctorResponse(
-        info=about,
-        disagreements=[_disagreement(one) for one in found.disagreements],
-        checked=list(found.checked),
-    )
-
-
-def _disagreement(one: Disagreement) -> pb.Disagreement:
-    message = pb.Disagreement(
-        severity=_SEVERITY[one.severity],
-        kind=one.kind,
-        subject=one.subject,
-        witnesses=[pb.Witness(who=witness.who, says=witness.says) for witness in one.witnesses],
-        outcome=one.outcome,
-    )
-    if one.since is not None:
-        message.since_unix_s = one.since
-    return message
-
-
-#: Told by a line of their own in the trouble list.
-_TOLD_ELSEWHERE = frozenset({"config_differs", "device_differs", "engine_without_row"})
-
-
-def add_disagreements(message: pb.GetStatusResponse, found: Examination) -> None:
-    """Into a status, after its troubles and before its notes: that witnesses disagree, in one line."""
-    mine = [
-        one
-        for one in found.disagreements
-        if one.severity is Severity.TROUBLE and one.kind not in _TOLD_ELSEWHERE
-    ]
-    if not mine:
-        return
-    kinds = sorted({one.kind for one in mine})
-    subjects = ", ".join(one.subject for one in mine[:3]) + (", ..." if len(mine) > 3 else "")
-    line = pb.Trouble(
-        severity=pb.TROUBLE_SEVERITY_TROUBLE,
-        kind="disagreement",
-        subject=mine[0].subject if len(mine) == 1 else "doctor",
-        text=f"witnesses disagree: {', '.join(kind.replace('_', ' ') for kind in kinds)} ({subjects})",
-        fix="llmgwctl doctor",
-    )
-    since = [one.since for one in mine if one.since is not None]
-    if since:
-        line.since_unix_s = min(since)
-    known = list(message.trouble)
-    notes = [one for one in known if one.severity != pb.TROUBLE_SEVERITY_TROUBLE]
-    del message.trouble[:]
-    message.trouble.extend([*known[: len(known) - len(notes)], line, *notes])

@@ -16,7 +16,7 @@ from llmgw_controller.cli.views.common import idle_seconds
 Json = dict[str, Any]
 
 
-def _opt(message: Any, field: str) -> Any:
+def opt(message: Any, field: str) -> Any:
     return getattr(message, field) if message.HasField(field) else None
 
 
@@ -46,7 +46,7 @@ def status(answer: pb.GetStatusResponse, *, exit_code: int) -> Json:
         "routers": {
             "members": answer.routers.members,
             "heard": answer.routers.heard,
-            "oldest_report_seconds": _opt(answer.routers, "oldest_report_s"),
+            "oldest_report_seconds": opt(answer.routers, "oldest_report_s"),
         },
         "trouble": [
             {
@@ -54,20 +54,20 @@ def status(answer: pb.GetStatusResponse, *, exit_code: int) -> Json:
                 "kind": t.kind,
                 "subject": t.subject,
                 "text": t.text,
-                "since": iso(_opt(t, "since_unix_s")),
-                "fix": _opt(t, "fix"),
+                "since": iso(opt(t, "since_unix_s")),
+                "fix": opt(t, "fix"),
             }
             for t in answer.trouble
         ],
         "brake": answer.brake,
-        "recorded_at": iso(_opt(answer, "recorded_unix_s")),
+        "recorded_at": iso(opt(answer, "recorded_unix_s")),
         "events_since": [event(row) for row in answer.events_since],
         "capacity": [
             {
                 "class": row.gpu_class,
                 "total": row.total,
-                "memory_total_bytes": _opt(row, "memory_total_bytes"),
-                "memory_free_bytes": _opt(row, "memory_free_bytes"),
+                "memory_total_bytes": opt(row, "memory_total_bytes"),
+                "memory_free_bytes": opt(row, "memory_free_bytes"),
                 "parts": {part.name: getattr(row.parts, part.name) for part in PARTS},
             }
             for row in answer.capacity
@@ -88,8 +88,8 @@ def status(answer: pb.GetStatusResponse, *, exit_code: int) -> Json:
                 "for": row.beneficiary_model,
                 "evict": list(row.victim_replica_ids),
                 "text": row.text,
-                "frees_in_seconds": _opt(row, "frees_in_s"),
-                "reload_seconds": _opt(row, "reload_s"),
+                "frees_in_seconds": opt(row, "frees_in_s"),
+                "reload_seconds": opt(row, "reload_s"),
             }
             for row in answer.suggestions
         ],
@@ -116,7 +116,7 @@ def _fabric(row: pb.FabricRow) -> Json:
 
 
 def _largest(row: pb.FabricRow, field: str) -> Json | None:
-    fit = _opt(row, field)
+    fit = opt(row, field)
     if fit is None:
         return None
     return {"nodes": fit.nodes, "gpus_per_node": fit.gpus_per_node, "class": fit.gpu_class}
@@ -146,10 +146,10 @@ def holding(row: pb.IdleHolding) -> Json:
         "idle_seconds": int(row.idle_s),
         "idleness": "idle",
         "never_asked": row.never_asked,
-        "last_asked": iso(_opt(row, "last_asked_unix_s")),
+        "last_asked": iso(opt(row, "last_asked_unix_s")),
         "gpu_hours": round(row.gpu_hours, 2),
-        "reload_seconds": _opt(row, "reload_s"),
-        "kept_because": _opt(row, "kept_because"),
+        "reload_seconds": opt(row, "reload_s"),
+        "kept_because": opt(row, "kept_because"),
     }
 
 
@@ -180,13 +180,13 @@ def _node(row: pb.NodeRow, *, now: float) -> Json:
         "id": row.node_id,
         "state": pb.NodeState.Name(row.state).removeprefix("NODE_STATE_"),
         "schedulability": pb.Schedulability.Name(row.schedulability).removeprefix("SCHEDULABILITY_").lower(),
-        "beat_age_seconds": _opt(row, "beat_age_s"),
+        "beat_age_seconds": opt(row, "beat_age_s"),
         "fabrics": list(row.fabrics),
-        "pool": _opt(row, "pool"),
+        "pool": opt(row, "pool"),
         "address": row.address,
         "version": row.version,
-        "disk_free_bytes": _opt(row, "disk_free_bytes"),
-        "reason": _opt(row, "reason"),
+        "disk_free_bytes": opt(row, "disk_free_bytes"),
+        "reason": opt(row, "reason"),
         "replicas": list(row.replica_ids),
         "devices": [device(d, now=now) for d in row.devices],
         "weights": [
@@ -210,16 +210,16 @@ def device(row: pb.DeviceRow, *, now: float) -> Json:
         "class": d.gpu_class,
         "vendor": d.vendor,
         "state": words.device_state(d).upper(),
-        "reason": _opt(d, "reason"),
+        "reason": opt(d, "reason"),
         "use": USE_PART[row.use],
-        "replica": _opt(row, "replica_id"),
-        "memory_total_bytes": _opt(d, "memory_total_bytes"),
-        "memory_used_bytes": _opt(d, "memory_used_bytes"),
-        "foreign_used_bytes": _opt(d, "foreign_used_bytes"),
-        "temperature_celsius": _opt(d, "temperature_celsius"),
-        "power_watts": _opt(d, "power_watts"),
-        "driver_version": _opt(d, "driver_version"),
-        "since": iso(_opt(d, "since_unix_s")),
+        "replica": opt(row, "replica_id"),
+        "memory_total_bytes": opt(d, "memory_total_bytes"),
+        "memory_used_bytes": opt(d, "memory_used_bytes"),
+        "foreign_used_bytes": opt(d, "foreign_used_bytes"),
+        "temperature_celsius": opt(d, "temperature_celsius"),
+        "power_watts": opt(d, "power_watts"),
+        "driver_version": opt(d, "driver_version"),
+        "since": iso(opt(d, "since_unix_s")),
         "fault": {
             "class": agent_pb2.FaultClass.Name(d.fault.fault_class).removeprefix("FAULT_CLASS_").lower(),
             "reason": d.fault.reason,
@@ -229,7 +229,7 @@ def device(row: pb.DeviceRow, *, now: float) -> Json:
         if d.HasField("fault")
         else None,
         "foreign": [
-            {"pid": one.pid, "name": one.name, "user": one.user, "memory_bytes": _opt(one, "memory_bytes")}
+            {"pid": one.pid, "name": one.name, "user": one.user, "memory_bytes": opt(one, "memory_bytes")}
             for one in d.foreign
         ],
         "notes": list(d.notes),
@@ -240,7 +240,7 @@ def _idleness(idleness: pb.Idleness, *, now: float) -> Json:
     return {
         "idleness": words.idleness(idleness),
         "idle_seconds": idle_seconds(idleness, now=now),
-        "idle_unknown_reason": _opt(idleness, "unknown_reason"),
+        "idle_unknown_reason": opt(idleness, "unknown_reason"),
         "never_asked": idleness.never_asked,
         "direct_traffic": idleness.direct_traffic,
     }
@@ -257,21 +257,21 @@ def replica(row: pb.ReplicaRow, *, now: float) -> Json:
         "model": row.model,
         "profile": row.profile,
         "phase": words.phase_name(row),
-        "reason": _opt(row, "reason"),
-        "until": iso(_opt(row, "until_unix_s")),
+        "reason": opt(row, "reason"),
+        "until": iso(opt(row, "until_unix_s")),
         "unreachable": row.unreachable,
         "nodes": sorted({shard.node_id for shard in row.shards}),
         "gpus": row.gpus,
         "group_epoch": row.group_epoch,
         "restarts": row.restarts,
-        "url": _opt(row, "url"),
-        "in_flight": _opt(row, "in_flight"),
-        "last_asked": iso(_opt(row, "last_asked_unix_s")),
-        "ready_since": iso(_opt(row, "ready_since_unix_s")),
-        "progress": _opt(row, "progress"),
+        "url": opt(row, "url"),
+        "in_flight": opt(row, "in_flight"),
+        "last_asked": iso(opt(row, "last_asked_unix_s")),
+        "ready_since": iso(opt(row, "ready_since_unix_s")),
+        "progress": opt(row, "progress"),
         "cause": row.cause,
-        "probe_error": _opt(row, "probe_error"),
-        "stalled_seconds": _opt(row, "stalled_s"),
+        "probe_error": opt(row, "probe_error"),
+        "stalled_seconds": opt(row, "stalled_s"),
         "shards": [_shard(shard) for shard in row.shards],
     } | _idleness(row.idleness, now=now)
 
@@ -284,11 +284,11 @@ def _shard(row: pb.ShardRow) -> Json:
         "devices": list(row.device_ids),
         "ports": dict(sorted(row.ports.items())),
         "state": words.shard_state(row).upper() if heard is not None else None,
-        "pid": _opt(heard, "pid") if heard is not None else None,
-        "pid_start_ticks": _opt(heard, "pid_start_ticks") if heard is not None else None,
+        "pid": opt(heard, "pid") if heard is not None else None,
+        "pid_start_ticks": opt(heard, "pid_start_ticks") if heard is not None else None,
         "adopted": heard.adopted if heard is not None else None,
-        "running_requests": _opt(heard, "running_requests") if heard is not None else None,
-        "load_seconds": _opt(heard, "load_s") if heard is not None else None,
+        "running_requests": opt(heard, "running_requests") if heard is not None else None,
+        "load_seconds": opt(heard, "load_s") if heard is not None else None,
     }
 
 
@@ -299,20 +299,20 @@ def models(answer: pb.ListModelsResponse) -> Json:
                 "id": row.model,
                 "aliases": list(row.aliases),
                 "state": words.availability(row.availability),
-                "reason": _opt(row, "reason"),
+                "reason": opt(row, "reason"),
                 "wanted": row.wanted,
                 "ready": row.ready,
                 "starting": row.starting,
                 "gpus": row.gpus,
-                "in_flight": _opt(row, "in_flight"),
+                "in_flight": opt(row, "in_flight"),
                 "held": row.held,
-                "last_asked": iso(_opt(row, "last_asked_unix_s")),
-                "eta_seconds": _opt(row, "eta_s"),
+                "last_asked": iso(opt(row, "last_asked_unix_s")),
+                "eta_seconds": opt(row, "eta_s"),
                 "source": row.source,
                 "profiles": list(row.profiles),
                 "stopped": row.stopped,
                 "pinned": row.pinned,
-                "created": iso(_opt(row, "created_unix_s")),
+                "created": iso(opt(row, "created_unix_s")),
                 "idleness": words.idleness(row.idleness) if row.HasField("idleness") else None,
             }
             for row in answer.models
@@ -334,91 +334,4 @@ def event(row: pb.Event) -> Json:
         "kind": row.kind,
         "subject": row.subject,
         "text": row.text,
-    }
-
-
-def why(answer: pb.WhyResponse, *, exit_code: int) -> Json:
-    return head("why", answer.info) | {
-        "model": answer.model,
-        "verdict": words.verdict(answer.verdict),
-        "exit_code": exit_code,
-        "now": answer.now,
-        "held": answer.held,
-        "held_back": _opt(answer, "held_back"),
-        "waiting_since": iso(_opt(answer, "waiting_since_unix_s")),
-        "last_asked": iso(_opt(answer, "last_asked_unix_s")),
-        "profiles": [
-            {
-                "profile": p.profile,
-                "verdict": words.verdict(p.verdict),
-                "needs": p.needs,
-                "nodes_considered": p.nodes_considered,
-                "filtered": [
-                    {"reason": f.reason, "count": f.count, "nodes": list(f.node_ids)} for f in p.filters
-                ],
-                "fitting": list(p.fitting_nodes),
-                "placement": [{"node": w.node_id, "devices": list(w.device_ids)} for w in p.placement],
-                "near_misses": [
-                    {
-                        "node": m.node_id,
-                        "free": m.free,
-                        "needed": m.needed,
-                        "evict": list(m.evict_replica_ids),
-                        "text": m.text,
-                        "fabric": _opt(m, "fabric"),
-                        "uses": [USE_PART[use] for use in m.uses],
-                    }
-                    for m in p.near_misses
-                ],
-                "fix": _opt(p, "fix"),
-                "cheapest": _fix(p.cheapest) if p.HasField("cheapest") else None,
-                "other_ways": [_fix(way) for way in p.other_ways],
-                "memory_bytes": _opt(p, "memory_bytes"),
-                "memory_source": _opt(p, "memory_source"),
-            }
-            for p in answer.profiles
-        ],
-    }
-
-
-def _fix(fix: pb.WhyFix) -> Json:
-    return {
-        "command": fix.command or None,
-        "text": fix.text,
-        "frees_in_seconds": _opt(fix, "frees_in_s"),
-        "ready_in_seconds": _opt(fix, "ready_in_s"),
-        "reload_seconds": _opt(fix, "reload_s"),
-    }
-
-
-def doctor(answer: pb.DoctorResponse) -> Json:
-    return head("doctor", answer.info) | {
-        "disagreements": [
-            {
-                "severity": words.severity(one.severity),
-                "kind": one.kind,
-                "subject": one.subject,
-                "since": iso(_opt(one, "since_unix_s")),
-                "witnesses": [{"who": witness.who, "says": witness.says} for witness in one.witnesses],
-                "outcome": one.outcome,
-            }
-            for one in answer.disagreements
-        ],
-        "checked": list(answer.checked),
-    }
-
-
-def asked(address: str, word: pb.GetLeaderResponse | None, error: str | None) -> Json:
-    """One controller's own word on who leads; null where it did not answer."""
-    if word is None:
-        return {"address": address, "error": error}
-    return {
-        "address": address,
-        "error": None,
-        "name": word.name,
-        "leading": word.leading,
-        "leader": _opt(word, "leader_name"),
-        "term": _opt(word, "term"),
-        "store": word.store,
-        "config_hash": word.config_hash,
     }

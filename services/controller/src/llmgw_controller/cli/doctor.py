@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import click
 
 from llmgw.v1 import operator_pb2 as pb
-from llmgw_controller.cli import as_json
+from llmgw_controller.cli import as_json_explained
 from llmgw_controller.cli.client import NoController, call_leader, call_one
 from llmgw_controller.cli.page import Page
 from llmgw_controller.cli.session import Session
@@ -41,11 +41,11 @@ def doctor(session: Session) -> None:
     trouble = bool(between) or (answer is not None and view.is_trouble(answer))
     code = EXIT_NO_DATA if answer is None else EXIT_TROUBLE if trouble else 0
     if session.output == "json":
-        value = as_json.doctor(answer) if answer is not None else {"schema": "llmgw.doctor/1"}
+        value = as_json_explained.doctor(answer) if answer is not None else {"schema": "llmgw.doctor/1"}
         value |= {
             "exit_code": code,
             "error": error.text if error is not None else None,
-            "controllers": [as_json.asked(str(one.address), one.word, one.error) for one in asked],
+            "controllers": [as_json_explained.asked(str(one.address), one.word, one.error) for one in asked],
             "controllers_disagree": between,
         }
         click.echo(json.dumps(value, ensure_ascii=False, indent=2))

@@ -5,7 +5,7 @@ from typing import Any
 import click
 
 from llmgw.v1 import operator_pb2 as pb
-from llmgw_controller.cli import as_json
+from llmgw_controller.cli import as_json, as_json_explained
 from llmgw_controller.cli.page import Page
 from llmgw_controller.cli.session import Session
 from llmgw_controller.cli.times import Moment
@@ -133,7 +133,7 @@ def why(session: Session, model: str) -> None:
     session.show(
         lambda stub: stub.Why(pb.WhyRequest(model=model), timeout=10),
         render,
-        lambda answer: as_json.why(answer, exit_code=why_view.exit_code(answer)),
+        lambda answer: as_json_explained.why(answer, exit_code=why_view.exit_code(answer)),
     )
 
 

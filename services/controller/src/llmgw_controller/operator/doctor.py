@@ -3,7 +3,7 @@
 import asyncio
 
 from llmgw.v1 import operator_pb2 as pb
-from llmgw_controller import wire_operator
+from llmgw_controller import wire_explained
 from llmgw_controller.core.doctor import DatabaseWord, Examination, examine
 from llmgw_controller.core.doctor_traffic import RoutesWord
 from llmgw_controller.core.members import members
@@ -23,7 +23,7 @@ class Doctor(Desk):
         """Who disagrees with whom."""
         reign, view = await self._view()
         found = await examined(reign, await _database(reign))
-        return wire_operator.doctor(found, self._info(reign, view))
+        return wire_explained.doctor(found, self._info(reign, view))
 
 
 async def examined(reign: Reign, database: DatabaseWord | None = None) -> Examination:

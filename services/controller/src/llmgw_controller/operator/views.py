@@ -3,7 +3,7 @@
 import asyncio
 
 from llmgw.v1 import operator_pb2 as pb
-from llmgw_controller import wire_operator
+from llmgw_controller import wire_explained, wire_operator
 from llmgw_controller.core.idleness import verdicts
 from llmgw_controller.core.why import why
 from llmgw_controller.history import status_at
@@ -27,7 +27,7 @@ class Views(Desk):
         answer = wire_operator.status(view, self._info(reign, view), risks)
         answer.eviction = reign.rules.intervals.eviction.value
         if not view.learning:
-            wire_operator.add_disagreements(answer, await examined(reign))
+            wire_explained.add_disagreements(answer, await examined(reign))
         return answer
 
     async def ListNodes(self, request: pb.ListNodesRequest, context: Context) -> pb.ListNodesResponse:
@@ -81,4 +81,4 @@ class Views(Desk):
         # In a thread: it asks several passes.
         found = await asyncio.to_thread(why, snapshot, verdicts(snapshot, view.at), model, view.at)
         asked = next((line.last_asked_at for line in view.models if line.model == model.name), None)
-        return wire_operator.why(found, self._info(reign, view), asked)
+        return wire_explained.why(found, self._info(reign, view), asked)
