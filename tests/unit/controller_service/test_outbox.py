@@ -19,6 +19,17 @@ async def test_a_newer_state_replaces_one_that_was_not_sent_and_goes_before_noti
     assert [await anext(reader), await anext(reader)] == ["new", "start"]
 
 
+async def test_a_state_drops_the_waiting_notices_that_it_outdates() -> None:
+    """A stream that is not read for long: a start that waits must not come after the list without it."""
+    outbox: Outbox[str] = Outbox("n1")
+    outbox.notice("start a shard given up since")
+    outbox.notice("read a log")
+    outbox.state("the whole list", outdates=lambda told: told.startswith("start"))
+    outbox.notice("start another")
+    reader = outbox.messages()
+    assert [await anext(reader) for _ in range(3)] == ["the whole list", "read a log", "start another"]
+
+
 async def test_the_reader_waits_and_wakes() -> None:
     outbox: Outbox[str] = Outbox("n1")
     reader = outbox.messages()

@@ -308,7 +308,9 @@ class Fleet:
             session.desired = text
             session.desired_version += 1
             desired.version = session.desired_version
-            session.outbox.state(pb.ConnectResponse(term=self._tenure.term, desired=desired))
+            session.outbox.state(
+                pb.ConnectResponse(term=self._tenure.term, desired=desired), outdates=_follows_from_rows
+            )
 
     def spec(self, row: ReplicaRow, shard: ShardRow, stored: Stored) -> pb.ShardSpec:
         """What an agent is to know of one shard."""
@@ -326,6 +328,11 @@ class Fleet:
 
     def _reject(self, code: str, text: str) -> pb.ConnectResponse:
         return pb.ConnectResponse(term=self._tenure.term, reject=pb.Reject(code=code, text=text))
+
+
+def _follows_from_rows(message: pb.ConnectResponse) -> bool:
+    """A Start that waits while its shard is given up would put an engine on devices that are another's."""
+    return message.WhichOneof("body") in ("start_shard", "drain_shard", "stop_shard")
 
 
 def _updated(heard: NodeHeard, health: pb.DeviceHealth) -> tuple[DeviceReport, ...]:

@@ -3,7 +3,7 @@
 import asyncio
 import logging
 from collections import deque
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from typing import Generic, TypeVar
 
 log = logging.getLogger(__name__)
@@ -38,10 +38,12 @@ class Outbox(Generic[M]):
         """Something is not sent yet."""
         return self._state is not None or bool(self._notices)
 
-    def state(self, message: M) -> None:
-        """Say the whole state anew."""
+    def state(self, message: M, outdates: Callable[[M], bool] = lambda _: False) -> None:
+        """Say the whole state anew. Waiting notices that it outdates are dropped: it overtakes them, and what
+        they say may not be so any more."""
         if not self._ended:
             self._state = message
+            self._notices = deque(one for one in self._notices if not outdates(one))
             self._woken.set()
 
     def notice(self, message: M) -> None:
