@@ -12,7 +12,7 @@ import asyncpg
 from llmgw_router.adapters.activity_redis import RedisActivity
 from llmgw_router.core.activity import Report
 
-from .controller_bench import MODEL, Controllers, until
+from .controller_bench import MODEL, Controller, Controllers, until
 from .sim_peers import SimAgent, SimRouter
 from .test_operator_commands import ctl
 
@@ -27,6 +27,16 @@ WRITTEN = """
 SELECT (SELECT max(xmin::text) FROM device_claims), (SELECT min(xmin::text) FROM device_claims),
        (SELECT xmin::text FROM evictions)
 """
+
+
+async def said(controller: Controller, *words: str) -> str:
+    """What llmgwctl prints. A busy machine may be late once: asked again, as people do."""
+    for _ in range(3):
+        code, text, error = await ctl(controller, *words)
+        if code != 2:
+            break
+    assert code == 0, error
+    return text
 
 
 @asynccontextmanager
@@ -81,8 +91,7 @@ async def test_the_room_goes_over_in_one_transaction_and_not_before_the_router_h
         asking = asyncio.create_task(ask())
         watching = asyncio.create_task(watch_claims())
         await until("it is marked", lambda: endpoint.endpoint_id in router.drains)
-        code, text, _ = await ctl(controller, "evictions")
-        assert code == 0
+        text = await said(controller, "evictions")
         assert "being put aside" in text, text
         # The mark alone stops nothing: its engine was told nothing, and a router may still use it.
         await asyncio.sleep(1.0)
@@ -91,7 +100,7 @@ async def test_the_room_goes_over_in_one_transaction_and_not_before_the_router_h
         router.acknowledges = True
         router.acknowledge()
         await asyncio.wait([asking], timeout=60)
-        assert asking.done(), (await ctl(controller, "evictions"))[1]
+        assert asking.done(), await said(controller, "evictions")
         (now,) = await router.until_endpoints(1)
         assert now.replica_id == "new/1"
         await watching
@@ -101,13 +110,12 @@ async def test_the_room_goes_over_in_one_transaction_and_not_before_the_router_h
             "one transaction wrote claims and receipt"
         )
 
-        code, text, _ = await ctl(controller, "evictions", "--output", "json")
+        text = await said(controller, "evictions", "--output", "json")
         (receipt,) = json.loads(text)["evictions"]
         assert (receipt["victim"], receipt["for"], receipt["state"]) == ("old/1", "new/1", "done")
         assert receipt["real_free_seconds"] > 1.0
         assert any(line.startswith("router router-1: report") for line in receipt["evidence"])
-        code, text, _ = await ctl(controller, "reclaim", "--plan", "--output", "json")
-        assert code == 0
+        text = await said(controller, "reclaim", "--plan", "--output", "json")
         assert json.loads(text)["schema"] == "llmgw.reclaim/1"
     await database.close()
 
@@ -132,20 +140,18 @@ async def test_reclaim_lets_go_what_is_idle_beyond_doubt_and_says_why_the_rest_s
     ):
         assert (await router.activate("loose"))[-1].HasField("ready")
         await router.until_endpoints(2)
-        code, text, _ = await ctl(controller, "reclaim", "--plan", "--output", "json")
-        assert code == 0
+        text = await said(controller, "reclaim", "--plan", "--output", "json")
         assert [(one["replica"], one["reason"]) for one in json.loads(text)["unknown"]] == [
             ("kept/1", "watch_restarted"), ("loose/1", "watch_restarted"),
         ]  # fmt: skip
-        code, text, _ = await ctl(controller, "reclaim", "--apply")
-        assert code == 0
+        text = await said(controller, "reclaim", "--apply")
         assert "nothing was let go" in text
 
         async with reporting(router, redis_url, "loose/1", "kept/1", age_ms=0):
             plan = {}
 
             async def found() -> bool:
-                _, told, _ = await ctl(controller, "reclaim", "--plan", "--idle", "1s", "--output", "json")
+                told = await said(controller, "reclaim", "--plan", "--idle", "1s", "--output", "json")
                 plan.update(json.loads(told))
                 return bool(plan["gpus"])
 
@@ -154,8 +160,7 @@ async def test_reclaim_lets_go_what_is_idle_beyond_doubt_and_says_why_the_rest_s
                 "kept/1": "configured", "loose/1": None,
             }  # fmt: skip
             assert len(router.routable()) == 2, "a plan changes nothing"
-            code, text, _ = await ctl(controller, "reclaim", "--apply", "--idle", "1s")
-            assert code == 0
+            text = await said(controller, "reclaim", "--apply", "--idle", "1s")
             assert "loose/1 drains" in text, text
             await until(
                 "its room is free", lambda: [row.replica_id for row in router.routable()] == ["kept/1"]
