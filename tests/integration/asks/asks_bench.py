@@ -45,6 +45,13 @@ class Node:
 
     controllers: list[Controller]
     agents: Agents
+    #: Of its engines; agents of tests that run beside it would race for the same ones.
+    engine_ports: str
+
+    def start_agent(self) -> None:
+        """The agent, or its successor."""
+        addresses = (str(one.address) for one in self.controllers)
+        self.agents.start(*addresses, LLMGW_AGENT_ENGINE_PORTS=self.engine_ports)
 
     @property
     def controller(self) -> Controller:

@@ -1,6 +1,8 @@
 """Nodes for one test, or for the tests of a module that break nothing."""
 
 import asyncio
+import itertools
+import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -16,6 +18,9 @@ pytestmark = pytest.mark.timeout(240)
 
 Start = Callable[..., Node]
 
+FIRST_PORT, PORTS_EACH, RANGES = 20000, 20, 249
+_numbers = itertools.count()
+
 
 def starting(cage: Cage, folder: Path) -> Iterator[Start]:
     controllers, agents = Controllers(cage, folder), Agents(cage, folder)
@@ -25,8 +30,10 @@ def starting(cage: Cage, folder: Path) -> Iterator[Start]:
             controllers.start(models=[model()] if models is None else models, **settings)
             for _ in range(count)
         ]
-        agents.start(*(str(one.address) for one in started))
-        return Node(started, agents)
+        first = FIRST_PORT + PORTS_EACH * ((os.getpid() * 7 + next(_numbers)) % RANGES)
+        node = Node(started, agents, f"{first}-{first + PORTS_EACH - 1}")
+        node.start_agent()
+        return node
 
     yield start
     agents.close()

@@ -36,6 +36,7 @@ async def test_a_run_is_measured_shown_stored_and_answers_for_capacity(module_no
     code, out, err = await ctl(module_node, "capacity", "tiny")
     assert code == 2, "never measured is no data"
     assert "llmgwctl bench run tiny" in out
+    await module_node.until_ready()
     code, out, err = await ctl(module_node, "bench", "run", "tiny", "--concurrency", "1,2", *QUICK)
     assert code == 0, err
     head, one, two, stored, following = out.splitlines()
@@ -147,7 +148,7 @@ async def test_a_death_in_mid_benchmark_is_told_and_nothing_is_stored(start_node
     assert ("node node-t went away" if who == "agent" else "nothing stored") in err
     assert await listed(node) == []
     if who == "agent":
-        node.agents.start(str(node.controller.address))
+        node.start_agent()
     await node.until_quiet()
 
 

@@ -144,7 +144,7 @@ async def test_an_agent_that_dies_in_mid_follow_is_told(start_node: Start) -> No
     code, _, err = await following.end()
     assert code == 1
     assert "node node-t went away" in err
-    node.agents.start(str(node.controller.address))
+    node.start_agent()
 
     async def read_again() -> bool:
         code, out, _ = await ctl(node, "replica", "logs", "tiny/1")
