@@ -30,7 +30,6 @@ from llmgw_kit.ids import DeviceId, ModelId, NodeId, ReplicaId, RouterId, ShardI
 from tests.unit.controller.build import heard, member, report, snapshot
 
 TICK_S = 2.0
-REPORT_S = 5.0
 #: Redis's clock is another one.
 REDIS_AHEAD_S = 77_000.0
 
@@ -53,6 +52,8 @@ class Contest:
     every_s: dict[str, float]
     intervals: object
     load_s: float = 40.0
+    #: Between two reports of the router: what it picks meanwhile nobody knows yet.
+    report_s: float = 5.0
     stop_s: float = 3.0
     #: Clients give up after so long, and the same person asks again soon.
     patience_s: float = 120.0
@@ -156,7 +157,7 @@ class Contest:
                 drained=frozenset(),
             )  # fmt: skip
             return
-        if self.now - self._reported >= REPORT_S:
+        if self.now - self._reported >= self.report_s:
             self._reported = self.now
             self._told = {name: at + REDIS_AHEAD_S for name, at in self.touched.items()}
             self._report = RouterReport(RouterId("r1"), "r1-life", clock, "e1", in_flight, {})

@@ -115,3 +115,13 @@ def test_no_eviction_without_idleness_no_claim_twice_and_the_room_goes_to_whom_i
     for one in contest.snap.stored.evictions.values():
         if one.state is EvictionState.DRAINING:
             assert contest.now - one.decided_at < 300, "each comes to an end"
+
+
+def test_a_request_that_nobody_has_reported_yet_is_not_cut():
+    """Reports are rare and requests come in between: an acknowledgement alone would stop what has just been
+    picked."""
+    for seed in range(6):
+        contest = two_for_one(seed, every_s={"a": 40.0, "b": 40.0}, intervals={"eviction_patience_s": 60.0})
+        contest.load_s, contest.report_s = 5.0, 12.0
+        contest.run(1500)
+        assert contest.cut == 0, f"seed {seed}"
