@@ -159,7 +159,7 @@ class WeightsCalls(Desk):
 
 
 async def _tell_mirror(reign: Reign, model: Model) -> None:
-    """Before the nodes ask it: so that it knows the version by then. Raises Unavailable and InvalidRequest."""
+    """Before the nodes ask it, so that it knows the version. Raises Unavailable and InvalidRequest."""
     try:
         await reign.world.mirror.fetch(model)
     except Unavailable as e:
