@@ -4,7 +4,7 @@ is printed and what is counted cannot part."""
 from dataclasses import replace
 
 from llmgw.v1 import operator_pb2 as pb
-from llmgw_controller import wire_explained, wire_operator
+from llmgw_controller import wire_explained, wire_nodes, wire_operator, wire_replicas
 from llmgw_controller.core.activity import Activity
 from llmgw_controller.core.idleness import verdicts
 from llmgw_controller.core.risk import risks
@@ -226,7 +226,7 @@ def info(seen: FleetView) -> pb.ViewInfo:
 def nodes() -> pb.ListNodesResponse:
     seen = view()
     return pb.ListNodesResponse(
-        info=info(seen), nodes=[wire_operator.node(line, seen.at) for line in seen.nodes]
+        info=info(seen), nodes=[wire_nodes.node(line, seen.at) for line in seen.nodes]
     )
 
 
@@ -234,21 +234,21 @@ def devices(node_id: str) -> pb.ListDevicesResponse:
     seen = view()
     lines = [line for line in seen.devices if line.device.node_id == node_id]
     return pb.ListDevicesResponse(
-        info=info(seen), devices=[wire_operator.device(line, seen.at) for line in lines]
+        info=info(seen), devices=[wire_nodes.device(line, seen.at) for line in lines]
     )
 
 
 def replicas() -> pb.ListReplicasResponse:
     seen = view()
     return pb.ListReplicasResponse(
-        info=info(seen), replicas=[wire_operator.replica(line, seen.at) for line in seen.replicas]
+        info=info(seen), replicas=[wire_replicas.replica(line, seen.at) for line in seen.replicas]
     )
 
 
 def models() -> pb.ListModelsResponse:
     seen = view()
     return pb.ListModelsResponse(
-        info=info(seen), models=[wire_operator.model(line, seen.at) for line in seen.models]
+        info=info(seen), models=[wire_replicas.model(line, seen.at) for line in seen.models]
     )
 
 

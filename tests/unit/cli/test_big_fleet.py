@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from llmgw.v1 import operator_pb2 as pb
-from llmgw_controller.cli import as_json
+from llmgw_controller.cli import as_json_nodes, as_json_status
 from llmgw_controller.cli.bars import PARTS
 from llmgw_controller.cli.page import WIDTH, Page
 from llmgw_controller.cli.views import fabrics, nodes, replicas, status, why
@@ -82,7 +82,7 @@ def test_every_number_of_the_status_is_that_of_the_tables():
 
 
 def test_json_has_the_stable_names_and_its_parts_add_up():
-    value = json.loads(json.dumps(as_json.status(big_fleet.status(), exit_code=1)))
+    value = json.loads(json.dumps(as_json_status.status(big_fleet.status(), exit_code=1)))
     assert value["schema"] == "llmgw.status/1"
     assert value["cluster"] == "lab-eu"
     assert value["leader"] == {"name": "controller-1", "term": 41}
@@ -106,9 +106,9 @@ def test_json_has_the_stable_names_and_its_parts_add_up():
 
 
 def test_gpus_in_json_name_faults_and_strangers():
-    value = as_json.gpus(big_fleet.devices("h100-06"))
+    value = as_json_nodes.gpus(big_fleet.devices("h100-06"))
     (stranger,) = [row["foreign"] for row in value["gpus"] if row["foreign"]]
     assert (stranger[0]["pid"], stranger[0]["user"]) == (48211, "mkraus")
-    gone = next(row for row in as_json.gpus(big_fleet.devices("h100-03"))["gpus"] if row["index"] == 5)
+    gone = next(row for row in as_json_nodes.gpus(big_fleet.devices("h100-03"))["gpus"] if row["index"] == 5)
     assert (gone["state"], gone["fault"]["reason"], gone["use"]) == ("MISSING", "xid_79", "unhealthy")
     assert gone["since"] == "2026-11-30T12:04:33Z"

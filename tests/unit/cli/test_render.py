@@ -3,7 +3,7 @@
 import json
 
 from llmgw.v1 import operator_pb2 as pb
-from llmgw_controller.cli import as_json
+from llmgw_controller.cli import as_json_nodes, as_json_replicas, as_json_status
 from llmgw_controller.cli.page import WIDTH, Page
 from llmgw_controller.cli.views import nodes, replicas, status, why
 
@@ -83,7 +83,7 @@ def test_unknown_idleness_is_a_dash_and_minus_one_only_in_json():
     answer = pb.ListReplicasResponse(info=fleet.info(), replicas=fleet.replicas())
     odd = next(line for line in rendered(replicas.render_replicas, answer, every=True) if "odd/1 " in line)
     assert odd.split()[-3:] == ["-", "-", "-"]
-    value = {row["id"]: row for row in as_json.replicas(answer)["replicas"]}
+    value = {row["id"]: row for row in as_json_replicas.replicas(answer)["replicas"]}
     assert value["odd/1"]["idle_seconds"] == -1
     assert value["odd/1"]["idleness"] == "unknown"
     assert value["odd/1"]["idle_unknown_reason"] == "engine_gauge_unreadable"
@@ -102,7 +102,7 @@ def test_gpus_name_the_missing_one_and_add_up():
 
 def test_json_of_every_view_is_json():
     listed = pb.ListDevicesResponse(info=fleet.info(), devices=fleet.devices())
-    for value in (as_json.status(fleet.status(), exit_code=1), as_json.gpus(listed)):
+    for value in (as_json_status.status(fleet.status(), exit_code=1), as_json_nodes.gpus(listed)):
         again = json.loads(json.dumps(value))
         assert again["schema"].startswith("llmgw.")
         assert again["leader"] == {"name": "controller-1", "term": 3}

@@ -6,8 +6,8 @@ from collections import Counter
 from hypothesis import HealthCheck, given, settings
 
 from llmgw.v1 import operator_pb2 as pb
-from llmgw_controller import wire_operator
-from llmgw_controller.cli import as_json
+from llmgw_controller import wire_nodes, wire_operator, wire_replicas
+from llmgw_controller.cli import as_json_status
 from llmgw_controller.cli.bars import PARTS, USE_PART, cells, numbers_of
 from llmgw_controller.cli.page import WIDTH, Page
 from llmgw_controller.cli.views import capacity, nodes, replicas, status
@@ -27,12 +27,12 @@ def answers(snap):
     about = wire_operator.info(view, cluster="lab", leader_name="c", store="memory", rows_age_s=0.0)
     return (
         wire_operator.status(view, about, risks(snap, NOW)),
-        pb.ListNodesResponse(info=about, nodes=[wire_operator.node(one, NOW) for one in view.nodes]),
-        pb.ListDevicesResponse(info=about, devices=[wire_operator.device(one, NOW) for one in view.devices]),
+        pb.ListNodesResponse(info=about, nodes=[wire_nodes.node(one, NOW) for one in view.nodes]),
+        pb.ListDevicesResponse(info=about, devices=[wire_nodes.device(one, NOW) for one in view.devices]),
         pb.ListReplicasResponse(
-            info=about, replicas=[wire_operator.replica(one, NOW) for one in view.replicas]
+            info=about, replicas=[wire_replicas.replica(one, NOW) for one in view.replicas]
         ),
-        pb.ListModelsResponse(info=about, models=[wire_operator.model(one, NOW) for one in view.models]),
+        pb.ListModelsResponse(info=about, models=[wire_replicas.model(one, NOW) for one in view.models]),
     )
 
 
@@ -64,7 +64,7 @@ def test_every_sum_is_that_of_the_rows(snap):
     for replica in rows.replicas:
         # A missing GPU stays claimed; one that no row and no agent lists any more is nobody's.
         assert held[replica.replica_id] <= replica.gpus or replica.replica_id == "ghost/1"
-    value = as_json.status(whole, exit_code=status.exit_code(whole))
+    value = as_json_status.status(whole, exit_code=status.exit_code(whole))
     assert value["nodes"]["total"] == len(listed.nodes)
     assert value["models"]["total"] == len(catalog.models)
     assert sum(value["models"][word] for word in ("serving", "starting", "cold", "down")) == len(

@@ -7,7 +7,8 @@ from llmgw_controller.core.explain import TEXT, Fit
 from llmgw_controller.core.fixes import Fix
 from llmgw_controller.core.plan import Severity
 from llmgw_controller.core.why import NearMissLine, Why, WhyProfile
-from llmgw_controller.wire_operator import SEVERITY_TO_WIRE, USE_TO_WIRE
+from llmgw_controller.wire_nodes import USE_TO_WIRE
+from llmgw_controller.wire_operator import SEVERITY_TO_WIRE
 
 _FIT = {
     Fit.NOW: pb.WHY_VERDICT_FITS_NOW,

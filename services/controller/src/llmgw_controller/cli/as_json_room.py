@@ -1,12 +1,9 @@
 """Holdings and receipts as JSON with stable names, only ever added to."""
 
-from typing import Any
-
 from llmgw.v1 import operator_pb2 as pb
-from llmgw_controller.cli.as_json import head, holding
+from llmgw_controller.cli.as_json import Json, head, opt
+from llmgw_controller.cli.as_json_status import holding
 from llmgw_controller.cli.text import iso
-
-Json = dict[str, Any]
 
 
 def reclaim(answer: pb.ReclaimResponse, *, applied: bool) -> Json:
@@ -18,8 +15,8 @@ def reclaim(answer: pb.ReclaimResponse, *, applied: bool) -> Json:
             holding(row)
             | {
                 "may_go": not row.HasField("kept_because"),
-                "kept_text": _opt(row, "kept_text"),
-                "kept_until": iso(_opt(row, "kept_until_unix_s")),
+                "kept_text": opt(row, "kept_text"),
+                "kept_until": iso(opt(row, "kept_until_unix_s")),
             }
             for row in answer.holdings
         ],
@@ -41,24 +38,20 @@ def evictions(answer: pb.ListEvictionsResponse) -> Json:
                 "id": row.eviction_id,
                 "victim": row.victim_replica_id,
                 "victim_model": row.victim_model,
-                "for": _opt(row, "beneficiary_replica_id"),
+                "for": opt(row, "beneficiary_replica_id"),
                 "for_model": row.beneficiary_model,
                 "decided": iso(row.decided_unix_s),
-                "acknowledged": iso(_opt(row, "acknowledged_unix_s")),
+                "acknowledged": iso(opt(row, "acknowledged_unix_s")),
                 "state": row.state,
                 "text": row.text,
                 "evidence": list(row.evidence),
                 "gpus": row.gpus,
                 "idle_seconds": int(row.idle_s),
-                "predicted_free_seconds": _opt(row, "predicted_free_s"),
-                "real_free_seconds": _opt(row, "real_free_s"),
-                "reload_seconds": _opt(row, "reload_s"),
-                "regretted": iso(_opt(row, "regretted_unix_s")),
+                "predicted_free_seconds": opt(row, "predicted_free_s"),
+                "real_free_seconds": opt(row, "real_free_s"),
+                "reload_seconds": opt(row, "reload_s"),
+                "regretted": iso(opt(row, "regretted_unix_s")),
             }
             for row in answer.evictions
         ]
     }
-
-
-def _opt(message: Any, field: str) -> Any:
-    return getattr(message, field) if message.HasField(field) else None

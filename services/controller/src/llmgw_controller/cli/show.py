@@ -5,7 +5,7 @@ from typing import Any
 import click
 
 from llmgw.v1 import operator_pb2 as pb
-from llmgw_controller.cli import as_json, as_json_explained
+from llmgw_controller.cli import as_json_explained, as_json_nodes, as_json_replicas, as_json_status
 from llmgw_controller.cli.page import Page
 from llmgw_controller.cli.session import Session
 from llmgw_controller.cli.times import Moment
@@ -29,7 +29,7 @@ def status(session: Session, at: float | None) -> None:
     session.show(
         lambda stub: stub.GetStatus(pb.GetStatusRequest(at_unix_s=at), timeout=10),
         render,
-        lambda answer: as_json.status(answer, exit_code=status_view.exit_code(answer)),
+        lambda answer: as_json_status.status(answer, exit_code=status_view.exit_code(answer)),
     )
 
 
@@ -48,7 +48,7 @@ def fabrics(session: Session) -> None:
         fabrics_view.render(page, *answer)
         return 0
 
-    session.show(both, render, lambda answer: as_json.fabrics(*answer))
+    session.show(both, render, lambda answer: as_json_status.fabrics(*answer))
 
 
 @click.command()
@@ -61,7 +61,7 @@ def nodes(session: Session, *, every: bool) -> None:
         nodes_view.render_nodes(page, answer, every=every)
         return 0
 
-    session.show(lambda stub: stub.ListNodes(pb.ListNodesRequest(), timeout=10), render, as_json.nodes)
+    session.show(lambda stub: stub.ListNodes(pb.ListNodesRequest(), timeout=10), render, as_json_nodes.nodes)
 
 
 @click.command()
@@ -75,7 +75,7 @@ def gpus(session: Session, node: str | None) -> None:
         return 0
 
     session.show(
-        lambda s: s.ListDevices(pb.ListDevicesRequest(node_id=node), timeout=10), render, as_json.gpus
+        lambda s: s.ListDevices(pb.ListDevicesRequest(node_id=node), timeout=10), render, as_json_nodes.gpus
     )
 
 
@@ -91,7 +91,7 @@ def replicas(session: Session, model: str | None, *, every: bool) -> None:
         return 0
 
     request = pb.ListReplicasRequest(model=model)
-    session.show(lambda stub: stub.ListReplicas(request, timeout=10), render, as_json.replicas)
+    session.show(lambda stub: stub.ListReplicas(request, timeout=10), render, as_json_replicas.replicas)
 
 
 @click.command()
@@ -105,7 +105,7 @@ def shards(session: Session, model: str | None) -> None:
         return 0
 
     request = pb.ListReplicasRequest(model=model)
-    session.show(lambda stub: stub.ListReplicas(request, timeout=10), render, as_json.replicas)
+    session.show(lambda stub: stub.ListReplicas(request, timeout=10), render, as_json_replicas.replicas)
 
 
 @click.command()
@@ -117,7 +117,9 @@ def models(session: Session) -> None:
         replicas_view.render_models(page, answer)
         return 0
 
-    session.show(lambda stub: stub.ListModels(pb.ListModelsRequest(), timeout=10), render, as_json.models)
+    session.show(
+        lambda stub: stub.ListModels(pb.ListModelsRequest(), timeout=10), render, as_json_replicas.models
+    )
 
 
 @click.command()

@@ -1,0 +1,143 @@
+"""The view's models and replicas to llmgw.v1.operator, and how idle each is."""
+
+from llmgw.v1 import agent_pb2 as agent
+from llmgw.v1 import operator_pb2 as pb
+from llmgw_controller.core.activity import Busy, Idle, Unknown, Verdict
+from llmgw_controller.core.state import Phase, ShardReport
+from llmgw_controller.core.view import ModelLine, ReplicaLine, ShardLine
+from llmgw_controller.wire_agent import SHARD_STATE_TO_WIRE
+from llmgw_controller.wire_routing import AVAILABILITY_TO_WIRE
+
+_PHASE = {
+    Phase.WANTED: pb.REPLICA_PHASE_WANTED,
+    Phase.RESERVED: pb.REPLICA_PHASE_RESERVED,
+    Phase.STARTING: pb.REPLICA_PHASE_STARTING,
+    Phase.READY: pb.REPLICA_PHASE_READY,
+    Phase.DRAINING: pb.REPLICA_PHASE_DRAINING,
+    Phase.STOPPING: pb.REPLICA_PHASE_STOPPING,
+    Phase.STOPPED: pb.REPLICA_PHASE_STOPPED,
+    Phase.UNPLACEABLE: pb.REPLICA_PHASE_UNPLACEABLE,
+    Phase.BACKOFF: pb.REPLICA_PHASE_BACKOFF,
+    Phase.FAILED: pb.REPLICA_PHASE_FAILED,
+}
+
+
+def model(line: ModelLine, at: float) -> pb.ModelRow:
+    """One model of the catalog."""
+    message = pb.ModelRow(
+        model=line.model,
+        aliases=list(line.aliases),
+        availability=AVAILABILITY_TO_WIRE[line.availability],
+        wanted=line.wanted,
+        ready=line.ready,
+        starting=line.starting,
+        gpus=line.gpus,
+        held=line.held,
+        source=line.source.value,
+        profiles=list(line.profiles),
+        stopped=line.stopped,
+        pinned=line.pinned,
+    )
+    optional = {
+        "reason": line.reason,
+        "in_flight": line.in_flight,
+        "last_asked_unix_s": line.last_asked_at,
+        "eta_s": line.eta_s,
+        "created_unix_s": line.created_at,
+    }
+    for name, value in optional.items():
+        if value is not None:
+            setattr(message, name, value)
+    if line.verdict is not None:
+        message.idleness.CopyFrom(idleness(line.verdict, at))
+    return message
+
+
+def replica(line: ReplicaLine, at: float) -> pb.ReplicaRow:
+    """One replica with its shards."""
+    row = line.row
+    message = pb.ReplicaRow(
+        replica_id=row.replica_id,
+        model=row.model,
+        profile=row.profile,
+        phase=_PHASE[row.phase],
+        unreachable=line.unreachable,
+        shards=[_shard(one) for one in line.shards],
+        gpus=line.gpus,
+        group_epoch=row.group_epoch,
+        restarts=row.failures,
+        cause=row.cause.value,
+    )
+    optional = {
+        "reason": row.reason,
+        "until_unix_s": row.until,
+        "in_flight": line.in_flight,
+        "last_asked_unix_s": line.last_asked_at,
+        "progress": line.progress,
+        "ready_since_unix_s": row.ready_since,
+        "url": line.url,
+        "probe_error": line.probe_error,
+        "stalled_s": line.stalled_s,
+    }
+    for name, value in optional.items():
+        if value is not None:
+            setattr(message, name, value)
+    if line.verdict is not None:
+        message.idleness.CopyFrom(idleness(line.verdict, at))
+    return message
+
+
+def _shard(line: ShardLine) -> pb.ShardRow:
+    message = pb.ShardRow(
+        shard_id=line.shard.shard_id,
+        node_id=line.shard.node_id,
+        device_ids=list(line.shard.device_ids),
+        ports=dict(line.shard.ports),
+    )
+    if line.report is not None:
+        message.observed.CopyFrom(_observed(line.report))
+    return message
+
+
+def _observed(report: ShardReport) -> agent.ObservedShard:
+    message = agent.ObservedShard(
+        shard_id=report.shard_id,
+        replica_id=report.replica_id,
+        group_epoch=report.group_epoch,
+        spec_hash=report.spec_hash,
+        state=SHARD_STATE_TO_WIRE[report.state],
+        ports=dict(report.ports),
+        device_ids=list(report.device_ids),
+        probed=report.probed,
+        adopted=report.adopted,
+    )
+    optional = {
+        "pid": report.pid,
+        "pid_start_ticks": report.pid_start_ticks,
+        "progress": report.progress,
+        "running_requests": report.running,
+        "running_unknown_reason": report.running_unknown,
+        "load_s": report.load_s,
+    }
+    for name, value in optional.items():
+        if value is not None:
+            setattr(message, name, value)
+    if report.exit is not None:
+        message.exit.reason = report.exit.reason
+        message.exit.message = report.exit.message
+        if report.exit.code is not None:
+            message.exit.code = report.exit.code
+        if report.exit.signal is not None:
+            message.exit.signal = report.exit.signal
+    return message
+
+
+def idleness(verdict: Verdict, at: float) -> pb.Idleness:
+    """Busy, idle since, or unknown why."""
+    match verdict:
+        case Busy(_, direct_traffic):
+            return pb.Idleness(kind=pb.IDLENESS_KIND_BUSY, direct_traffic=direct_traffic)
+        case Idle(for_s, never_asked):
+            return pb.Idleness(kind=pb.IDLENESS_KIND_IDLE, since_unix_s=at - for_s, never_asked=never_asked)
+        case Unknown(reason):
+            return pb.Idleness(kind=pb.IDLENESS_KIND_UNKNOWN, unknown_reason=reason)
