@@ -50,6 +50,7 @@ async def reign_on(
     *,
     lease: MemoryLease | None = None,
     models: object = (KEPT,),
+    adopts: bool = False,
 ) -> Reign:
     """A new term on `store`."""
     lease = lease or MemoryLease(clock)
@@ -60,6 +61,7 @@ async def reign_on(
     rules = Rules(
         cluster="test", configured=parse_models(list(models), where="test"), intervals=Intervals(),  # type: ignore[call-overload]
         reconcile_interval_s=2.0, activity_tick_s=5.0, beat_interval_s=5.0, events_keep_s=3600.0, mirror_urls=("http://m:1",),
+        adopts=adopts,
     )  # fmt: skip
     return Reign(tenure, world, rules, name="c")
 

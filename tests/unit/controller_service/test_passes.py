@@ -5,18 +5,21 @@ from collections.abc import Sequence
 
 import pytest
 
+from llmgw.v1 import agent_pb2 as pb
 from llmgw_controller.adapters.lease_memory import MemoryLease
 from llmgw_controller.adapters.store_memory import MemoryStore
+from llmgw_controller.catalog_file import parse_models
+from llmgw_controller.core.catalog import spec_hash
 from llmgw_controller.core.plan import Change, PutReplica, Reserve
 from llmgw_controller.core.state import Stored
 from llmgw_controller.ports import ClaimTaken, Fenced
 from llmgw_controller.reign import Reign
 from llmgw_kit.errors import Unavailable
-from llmgw_kit.ids import LeaseTerm
+from llmgw_kit.ids import LeaseTerm, ReplicaId
 from llmgw_kit.lifecycle import cancel_all
 from llmgw_kit.testing.clock import FakeClock
 
-from .reigns import Outcomes, hello, reign_on
+from .reigns import KEPT, Outcomes, hello, reign_on
 
 
 class Moody(MemoryStore):
@@ -131,6 +134,33 @@ async def test_each_generation_has_a_credential_of_its_own_in_all_its_rows(fake_
     assert placed
     assert len(set(placed)) == 1
     assert placed[0]
+
+
+async def test_an_engine_that_is_taken_up_keeps_the_credential_that_it_checks(fake_clock: FakeClock) -> None:
+    """Also in what the same pass writes of it later; its next generation has another."""
+    (tiny,) = parse_models([KEPT], where="test")
+    runs = pb.ObservedShard(
+        shard_id="tiny/1.7.0", replica_id="tiny/1", group_epoch=7,
+        spec_hash=spec_hash(tiny, tiny.profiles[0]), state=pb.SHARD_STATE_SERVING, probed=True, pid=7, pid_start_ticks=1, ports={"http": 20003},
+        device_ids=["n1-1"], credential="checked",
+    )  # fmt: skip
+    lease = MemoryLease(fake_clock)
+    store = Moody(lease)
+    reign = await reign_on(fake_clock, store, lease=lease, adopts=True)
+    session = await reign.fleet.open(hello(shards=[runs]))
+    await reign._passes.once()
+    rows = [change.replica for change in store.committed if isinstance(change, (Reserve, PutReplica))]
+    assert {row.credential for row in rows if row.group_epoch == 7} == {"checked"}
+
+    runs.state, runs.probed = pb.SHARD_STATE_EXITED, False
+    runs.exit.reason = "crashed"
+    ended = pb.ConnectRequest(session_epoch=session.epoch, shard_status=pb.ShardStatus(shards=[runs]))
+    await reign.fleet.hear(session, ended)
+    task = await run_for(reign, fake_clock, 15.0)
+    row = (await store.load()).replicas[ReplicaId("tiny/1")]
+    assert row.group_epoch == 8
+    assert row.credential not in (None, "checked")
+    await cancel_all(task)
 
 
 async def test_without_a_hint_a_pass_comes_each_interval(fake_clock: FakeClock) -> None:

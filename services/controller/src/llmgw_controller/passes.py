@@ -173,13 +173,18 @@ class Passes:
         self.fleet.tell(node_id, message)
 
     def _with_credentials(self, plan: Plan) -> Plan:
-        """A new credential for each reserved generation, also in what the same plan writes of it later."""
+        """A new credential for each generation that is placed, also in what the same plan writes of it later.
+        An engine that was taken up checks the one that its agent told."""
         drawn: dict[ReplicaId, str] = {}
         changes: list[Change] = []
         for change in plan.changes:
-            if isinstance(change, Reserve):
+            if isinstance(change, Reserve) and change.replica.credential is None:
                 drawn[change.replica.replica_id] = self.credential()
-            if isinstance(change, (Reserve, PutReplica)) and change.replica.replica_id in drawn:
+            if (
+                isinstance(change, (Reserve, PutReplica))
+                and change.replica.credential is None
+                and change.replica.replica_id in drawn
+            ):
                 row = replace(change.replica, credential=drawn[change.replica.replica_id])
                 changes.append(replace(change, replica=row))
             else:

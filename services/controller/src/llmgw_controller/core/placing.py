@@ -156,6 +156,7 @@ def _reserve(draft: Draft, row: ReplicaRow, model: Model, answer: Placement, epo
         profile=answer.profile.name,
         spec_hash=spec_hash(model, answer.profile),
         group_epoch=epoch,
+        credential=None,  # of the generation before; decisions know no chance, so the pass draws the next
         shards=answer.shards,
     )
     draft.change(Reserve(placed))

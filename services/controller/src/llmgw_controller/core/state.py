@@ -85,7 +85,8 @@ class ReplicaRow:
     #: Of the present phase.
     since: float
     ready_since: float | None
-    #: Bearer credential of this generation, for engines that check one.
+    #: Bearer credential of this generation, for engines that check one. None: never placed, or reserved by a
+    #: plan whose pass has yet to draw it.
     credential: str | None
     #: Of the present group epoch; empty while none is placed.
     shards: tuple[ShardRow, ...] = ()
@@ -597,7 +598,7 @@ class Snapshot:
     #: When that sleep had begun, at the earliest; None with `awake_since`.
     asleep_since: float | None = None
     watched: Watched = Watched()
-    #: The rows did not outlive the leader before: what runs and no row knows may be taken up (`strangers.py`).
+    #: The rows did not outlive the leader before: what runs and no row knows is taken up (`strangers.py`).
     adopts: bool = False
 
     @cached_property
