@@ -80,13 +80,34 @@ async def test_too_many_bytes_push_out_the_oldest(world: "World"):
     assert span == (T + 3, T + 4)
 
 
+async def test_the_log_of_a_span_is_told_whatever_came_after_it(world: "World"):
+    """Newest first up to `until`: a thousand later events push none of it out."""
+    held = await term(world)
+    later = [PutEvent(T + 100, "k", "n1", "later", Severity.INFO) for _ in range(1200)]
+    early = [PutEvent(T + number, "k", "n1", f"text {number}", Severity.INFO) for number in range(5)]
+    await world.store.commit(held, [*early, *later])
+    found = await world.store.events(since=T + 1, until=T + 3, subject=None, limit=1000)
+    assert [row.text for row in found] == ["text 3", "text 2", "text 1"]
+    last = await world.store.events(since=None, until=T + 3.5, subject="n1", limit=2)
+    assert [row.text for row in last] == ["text 3", "text 2"]
+
+
+async def test_the_first_event_since_a_time_is_found_however_many_followed(world: "World"):
+    held = await term(world)
+    assert await world.store.first_event(T) is None
+    events = [PutEvent(T + number, "k", "n1", f"text {number}", Severity.INFO) for number in range(1100)]
+    await world.store.commit(held, events)
+    every = await world.store.events_after(0, subject=None, limit=3)
+    assert await world.store.first_event(T - 10) == every[0].event_id
+    assert await world.store.first_event(T + 1.5) == every[2].event_id
+    assert await world.store.first_event(T + 1099.5) is None
+
+
 async def test_the_log_goes_on_after_a_cursor(world: "World"):
     held = await term(world)
     for number in range(5):
         subject = "n1" if number % 2 else "n2"
-        await world.store.commit(
-            held, [PutEvent(T + number, "k", subject, f"text {number}", Severity.INFO)]
-        )
+        await world.store.commit(held, [PutEvent(T + number, "k", subject, f"text {number}", Severity.INFO)])
     every = await world.store.events_after(0, subject=None, limit=10)
     assert [row.text for row in every] == [f"text {number}" for number in range(5)]
     after = await world.store.events_after(every[1].event_id, subject=None, limit=2)

@@ -254,3 +254,29 @@ async def test_status_tells_that_witnesses_disagree_and_doctor_who(seat: Seat) -
         ("router_not_watching", "r1", pb.TROUBLE_SEVERITY_TROUBLE),
         ("clock_differs", "redis", pb.TROUBLE_SEVERITY_NOTE),
     ]
+
+
+async def test_what_came_before_an_older_time_is_told_also_when_thousands_came_after(seat: Seat) -> None:
+    await seat.passes(12)
+    _, recorded = await span(seat)
+    term = seat.reign.tenure.term
+    await seat.store.commit(term, [PutEvent(recorded + 1, "mine", "x", "between", Severity.INFO)])
+    later = [PutEvent(recorded + 3, "other", "x", "after", Severity.INFO) for _ in range(1500)]
+    await seat.store.commit(term, later)
+    await seat.passes(4)
+    then = await status(seat, recorded + 2)
+    assert then.recorded_unix_s == recorded
+    assert "mine" in [event.kind for event in then.events_since]
+    assert "other" not in [event.kind for event in then.events_since]
+
+
+async def test_who_follows_from_a_time_gets_all_since_then_not_the_last_thousand(seat: Seat) -> None:
+    at = seat.reign.tenure.now() + 1
+    term = seat.reign.tenure.term
+    await seat.store.commit(
+        term, [PutEvent(at, "burst", "x", str(number), Severity.INFO) for number in range(1500)]
+    )
+    stream = seat.operator.WatchEvents(pb.WatchEventsRequest(since_unix_s=at), None)
+    first = await anext(aiter(stream))
+    assert first.events[0].text == "0"
+    await stream.aclose()  # type: ignore[attr-defined]

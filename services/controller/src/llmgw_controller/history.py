@@ -28,7 +28,7 @@ THIN_EVERY_S = 600.0
 #: Records from before so long stand a minute apart at least.
 DENSE_S = 3600.0
 
-#: Events told between a record and the time asked for.
+#: Events told between a record and the time asked for: the last of them.
 EVENTS_MOST = 200
 
 
@@ -147,9 +147,9 @@ async def status_at(store: Store, at: float, now: float) -> pb.GetStatusResponse
     answer = pb.GetStatusResponse.FromString(record.status)
     answer.recorded_unix_s = record.at
     answer.asked_unix_s = at
-    rows = await store.events(since=record.at, subject=None, limit=1000)
-    between = [row for row in reversed(rows) if record.at < row.at <= at]
-    answer.events_since.extend(wire_operator.event(row) for row in between[:EVENTS_MOST])
+    rows = await store.events(since=record.at, until=at, subject=None, limit=EVENTS_MOST)
+    between = [row for row in reversed(rows) if row.at > record.at]
+    answer.events_since.extend(wire_operator.event(row) for row in between)
     return answer
 
 

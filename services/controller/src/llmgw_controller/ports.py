@@ -146,8 +146,14 @@ class Store(Protocol):
         unknown, and the caller loads again."""
         ...
 
-    async def events(self, *, since: float | None, subject: str | None, limit: int) -> list[EventRow]:
-        """Newest first."""
+    async def events(
+        self, *, since: float | None, until: float | None = None, subject: str | None, limit: int
+    ) -> list[EventRow]:
+        """Newest first; both bounds are part of it. Raises Unavailable."""
+        ...
+
+    async def first_event(self, since: float) -> int | None:
+        """The number of the oldest event of `since` or later; None: there is none. Raises Unavailable."""
         ...
 
     async def evictions(self, *, since: float | None, model: ModelId | None, limit: int) -> list[EvictionRow]:

@@ -12,6 +12,7 @@ from llmgw_controller.core.apply import Claimed, apply
 from llmgw_controller.core.benchmarks import BenchmarkRun
 from llmgw_controller.core.plan import Change, PutEvent
 from llmgw_controller.core.state import EvictionRow, Stored
+from llmgw_controller.core.storing import as_storable
 from llmgw_controller.ports import BENCHMARKS_KEPT, ClaimTaken, EventRow, Fenced
 from llmgw_kit.ids import LeaseTerm, ModelId
 
@@ -56,6 +57,7 @@ class MemoryStore:
         await asyncio.sleep(0)
         if not self._lease.is_held(term):
             raise Fenced(f"term {term} holds the lease no longer; {len(changes)} changes not written")
+        changes = [as_storable(change) for change in changes]
         try:
             self._stored = apply(self._stored, changes)
         except Claimed as e:
@@ -67,14 +69,22 @@ class MemoryStore:
                 self._events.append(event)
                 self._next_event += 1
 
-    async def events(self, *, since: float | None, subject: str | None, limit: int) -> list[EventRow]:
+    async def events(
+        self, *, since: float | None, until: float | None = None, subject: str | None, limit: int
+    ) -> list[EventRow]:
         """As in the port."""
         found = (
             event
             for event in reversed(self._events)
-            if (since is None or event.at >= since) and (subject is None or event.subject == subject)
+            if (since is None or event.at >= since)
+            and (until is None or event.at <= until)
+            and (subject is None or event.subject == subject)
         )
         return [event for event, _ in zip(found, range(limit), strict=False)]
+
+    async def first_event(self, since: float) -> int | None:
+        """As in the port."""
+        return next((event.event_id for event in self._events if event.at >= since), None)
 
     async def evictions(self, *, since: float | None, model: ModelId | None, limit: int) -> list[EvictionRow]:
         """As in the port."""
@@ -110,7 +120,7 @@ class MemoryStore:
         if not self._lease.is_held(term):
             raise Fenced(f"term {term} holds the lease no longer; the run is not stored")
         run_id, self._next_run = self._next_run, self._next_run + 1
-        self._benchmarks.append(replace(run, run_id=run_id))
+        self._benchmarks.append(replace(as_storable(run), run_id=run_id))
         alike = [one for one in self._benchmarks if _kind(one) == _kind(run)]
         alike.sort(key=lambda one: (one.at, one.run_id), reverse=True)
         for old in alike[BENCHMARKS_KEPT:]:

@@ -17,6 +17,7 @@ from llmgw_controller.adapters.postgres_errors import told
 from llmgw_controller.core.benchmarks import BenchmarkRun
 from llmgw_controller.core.plan import Change, Severity
 from llmgw_controller.core.state import EvictionRow, Stored
+from llmgw_controller.core.storing import as_storable
 from llmgw_controller.ports import ClaimTaken, EventRow, Fenced
 from llmgw_kit.ids import LeaseTerm, ModelId
 from llmgw_kit.postgres import IDLE_IN_TRANSACTION_S, Postgres
@@ -34,8 +35,11 @@ SELECT set_config('idle_in_transaction_session_timeout', '{int(IDLE_IN_TRANSACTI
 _EVENTS = """
 SELECT event_id, extract(epoch FROM at)::float8 AS at, term, kind, subject, text, severity FROM events
  WHERE ($1::float8 IS NULL OR at >= to_timestamp($1)) AND ($2::text IS NULL OR subject = $2)
+   AND ($4::float8 IS NULL OR at <= to_timestamp($4))
  ORDER BY event_id DESC LIMIT $3
 """
+
+_FIRST_EVENT = "SELECT min(event_id) FROM events WHERE at >= to_timestamp($1)"
 
 _EVENTS_AFTER = """
 SELECT event_id, extract(epoch FROM at)::float8 AS at, term, kind, subject, text, severity FROM events
@@ -94,7 +98,7 @@ class PostgresStore:
             try:
                 async with self._writing(term, f"{len(changes)} changes not written") as connection:
                     for change in changes:
-                        await changes_postgres.write(connection, term, change)
+                        await changes_postgres.write(connection, term, as_storable(change))
             except asyncpg.UniqueViolationError as e:
                 if e.table_name not in ("device_claims", "port_leases"):
                     raise
@@ -108,12 +112,21 @@ class PostgresStore:
             async with self._postgres.connection() as connection:
                 return await rows_postgres.receipts(connection, since, model, limit)
 
-    async def events(self, *, since: float | None, subject: str | None, limit: int) -> list[EventRow]:
+    async def events(
+        self, *, since: float | None, until: float | None = None, subject: str | None, limit: int
+    ) -> list[EventRow]:
         """As in the port."""
         with told("answer"):
             async with self._postgres.connection() as connection:
-                rows = await connection.fetch(_EVENTS, since, subject, limit)
+                rows = await connection.fetch(_EVENTS, since, subject, limit, until)
         return [_event(row) for row in rows]
+
+    async def first_event(self, since: float) -> int | None:
+        """As in the port."""
+        with told("answer"):
+            async with self._postgres.connection() as connection:
+                found = await connection.fetchval(_FIRST_EVENT, since)
+        return int(found) if found is not None else None
 
     async def events_after(self, event_id: int, *, subject: str | None, limit: int) -> list[EventRow]:
         """As in the port."""
@@ -134,7 +147,7 @@ class PostgresStore:
         """As in the port."""
         with told("store a benchmark"):
             async with self._writing(term, "the run is not stored") as connection:
-                return await benchmarks_postgres.put(connection, run)
+                return await benchmarks_postgres.put(connection, as_storable(run))
 
     async def benchmarks(self, model: str | None) -> list[BenchmarkRun]:
         """As in the port."""

@@ -80,5 +80,5 @@ class Events(Desk):
             return request.after_event_id if request.after_event_id <= last else 0
         if not request.HasField("since_unix_s"):
             return last
-        since = await reign.world.store.events(since=request.since_unix_s, subject=None, limit=EVENTS_MAX)
-        return since[-1].event_id - 1 if since else last
+        first = await reign.world.store.first_event(request.since_unix_s)
+        return first - 1 if first is not None else last
