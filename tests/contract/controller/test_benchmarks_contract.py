@@ -64,3 +64,11 @@ async def test_who_lost_the_lease_stores_nothing(world: "World"):
     with pytest.raises(Fenced):
         await store.put_benchmark(LeaseTerm(held + 1), RUN)
     assert await store.benchmarks(None) == []
+
+
+async def test_no_text_of_an_engine_keeps_a_run_from_being_written(world: "World"):
+    held, store = await term(world), world.store
+    ugly = replace(RUN, engine_version="0.9\0", args=("--name", "a\0b\ud800"))
+    number = await store.put_benchmark(held, ugly)
+    clean = replace(RUN, run_id=number, engine_version="0.9\ufffd", args=("--name", "a\ufffdb\ufffd"))
+    assert await store.benchmarks("m") == [clean]

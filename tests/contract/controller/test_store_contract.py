@@ -297,7 +297,8 @@ async def test_old_events_are_forgotten_by_the_leader_only(world: "World") -> No
 async def test_receipts_are_listed_newest_first_of_either_side(world: "World") -> None:
     term, store = await lead(world), world.store
     later = replace(
-        RECEIPT, eviction_id="x/1@1", victim_model=ModelId("x"), beneficiary_model=ModelId("m"), decided_at=T + 60,
+        RECEIPT, eviction_id="x/1@1", victim_model=ModelId("x"), beneficiary_model=ModelId("m"),
+        decided_at=T + 60,
     )  # fmt: skip
     await store.commit(term, [PutEviction(RECEIPT), PutEviction(later)])
     assert await store.evictions(since=None, model=None, limit=10) == [later, RECEIPT]
@@ -305,3 +306,33 @@ async def test_receipts_are_listed_newest_first_of_either_side(world: "World") -
     assert await store.evictions(since=None, model=ModelId("o"), limit=10) == [RECEIPT]
     assert await store.evictions(since=T + 1, model=None, limit=10) == [later]
     assert await store.evictions(since=None, model=None, limit=1) == [later]
+
+
+#: What engines, kernels and people have put into texts: a NUL, half a character, colours, an emoji.
+UGLY = "GPU \0 lost \ud83d \x1b[31m\u2028 \U0001f642"
+CLEAN = "GPU \ufffd lost \ufffd \x1b[31m\u2028 \U0001f642"
+
+
+async def test_no_text_keeps_a_plan_from_being_written(world: "World") -> None:
+    """A text the store refuses would end each reign in turn: the next leader hears the same words."""
+    term = await lead(world)
+    failed = replace(ONE, reason=UGLY, story=("wanted", UGLY))
+    told = replace(attempt(1), reason=UGLY, text=UGLY)
+    load = LoadRecord(ModelId("m"), "default", "L4", 3.5, T, engine_version=UGLY)
+    changes: list[Change] = [
+        PutNode(replace(NODE, reason=UGLY, version=UGLY)),
+        Reserve(ONE),
+        PutReplica(failed),
+        PutAttempt(told),
+        PutLoad(load),
+        PutEviction(replace(RECEIPT, text=UGLY, evidence=(UGLY,))),
+        PutEvent(T, "crashed", "n1", UGLY, Severity.TROUBLE),
+    ]
+    await world.store.commit(term, changes)
+    stored = await world.store.load()
+    assert stored.replicas[ONE.replica_id] == replace(failed, reason=CLEAN, story=("wanted", CLEAN))
+    assert (stored.nodes[NODE.node_id].reason, stored.nodes[NODE.node_id].version) == (CLEAN, CLEAN)
+    assert [(one.reason, one.text) for one in stored.attempts] == [(CLEAN, CLEAN)]
+    assert [one.engine_version for one in stored.loads] == [CLEAN]
+    assert [(one.text, one.evidence) for one in stored.evictions.values()] == [(CLEAN, (CLEAN,))]
+    assert [event.text for event in await world.store.events(since=None, subject="n1", limit=9)] == [CLEAN]
