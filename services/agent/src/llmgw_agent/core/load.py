@@ -29,7 +29,7 @@ class Load:
     requests_per_level: int | None
     prompt_tokens: int
     output_tokens: int
-    #: What is unfinished then is given up, and not counted.
+    #: What is in flight then is given up, and has failed.
     level_timeout_s: float
 
 

@@ -95,13 +95,16 @@ class Driving:
                 await say(Progress(concurrency, len(answers) + len(problems), wanted))
             if over.done():
                 over.result()
+            # In flight at the limit: failed. Were they left out, only the quick ones of an overloaded level
+            # would count. A slot that is not done is in a request: it takes its next without a pause.
+            late = sum(not slot.done() for slot in slots)
+            problems += [f"no end within the level's {self._load.level_timeout_s:g} s"] * late
         finally:
             over.cancel()
-            await asyncio.gather(*slots, return_exceptions=True)
+            await asyncio.gather(over, *slots, return_exceptions=True)
         if not answers:
-            why = problems[-1] if problems else f"none ended within {self._load.level_timeout_s:g} s"
             raise Unavailable(
-                f"no request at concurrency {concurrency} was answered: {why}", code="no_answer"
+                f"no request at concurrency {concurrency} was answered: {problems[-1]}", code="no_answer"
             )
         return level_of(concurrency, answers, problems, self._clock.monotonic_s() - began)
 

@@ -15,8 +15,6 @@ from llmgw_controller.cli.terminal import printable
 from llmgw_controller.cli.text import count, iso, moment
 from llmgw_controller.cli.views.common import first_line
 
-EXIT_TROUBLE = 1
-
 
 @click.group(cls=Commands)
 def bench() -> None:
@@ -51,7 +49,7 @@ class Levels(click.ParamType[tuple[int, ...]]):
 @click.option("--prompt-tokens", type=click.IntRange(min=1), default=256, show_default=True)
 @click.option("--output-tokens", type=click.IntRange(min=1), default=128, show_default=True)
 @click.option("--level-timeout", type=click.FloatRange(min=1, max=3600), default=120.0, show_default=True,
-              metavar="SECONDS", help="What is unfinished then is not counted.")  # fmt: skip
+              metavar="SECONDS", help="What is unfinished then has failed.")  # fmt: skip
 @click.option("--force", is_flag=True, help="Also a replica that clients use now.")
 @click.pass_obj
 def bench_run(
