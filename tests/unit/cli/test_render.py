@@ -137,4 +137,4 @@ def test_why_says_what_is_in_the_way():
     assert "CHEAPEST FIX  drain chat/2" in text
     assert "not measured  until chat serves" in text
     assert "~1 m 15 s     to bring back what leaves" in text
-    assert why.EXIT[answer.verdict] == 10
+    assert why.exit_code(answer) == 10

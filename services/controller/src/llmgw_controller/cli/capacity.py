@@ -6,12 +6,10 @@ import click
 
 from llmgw.v1 import operator_pb2 as pb
 from llmgw_controller.cli.as_json import head
+from llmgw_controller.cli.exits import EXIT_NO_DATA, EXIT_TROUBLE
 from llmgw_controller.cli.page import Column, Page, table, wrapped
 from llmgw_controller.cli.session import Session
 from llmgw_controller.cli.views.common import first_line
-
-EXIT_TROUBLE = 1
-EXIT_NO_DATA = 2
 
 
 class Latency(click.ParamType[float]):

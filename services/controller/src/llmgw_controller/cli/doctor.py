@@ -10,14 +10,12 @@ import click
 from llmgw.v1 import operator_pb2 as pb
 from llmgw_controller.cli import as_json_explained
 from llmgw_controller.cli.client import NoController, call_leader, call_one
+from llmgw_controller.cli.exits import EXIT_NO_DATA, EXIT_TROUBLE
 from llmgw_controller.cli.page import Page
 from llmgw_controller.cli.session import Session
 from llmgw_controller.cli.views import doctor as view
 from llmgw_kit.addresses import HostPort, parse_host_port
 from llmgw_kit.errors import InvalidRequest, LlmgwError
-
-EXIT_TROUBLE = 1
-EXIT_NO_DATA = 2
 
 #: One controller's own word on who leads.
 LEADER_TIMEOUT_S = 3.0

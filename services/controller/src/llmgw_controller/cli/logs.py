@@ -6,11 +6,11 @@ import sys
 import click
 
 from llmgw.v1 import operator_pb2 as pb
+from llmgw_controller.cli.exits import EXIT_TROUBLE
 from llmgw_controller.cli.session import Session
 from llmgw_controller.cli.stream import each
 from llmgw_controller.cli.terminal import Lines, printable
 
-EXIT_TROUBLE = 1
 MISSING = "lines are missing here: the log was cut, or was not read fast enough"
 
 

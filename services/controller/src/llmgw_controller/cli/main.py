@@ -1,5 +1,4 @@
-"""`llmgwctl`: what an operator types. Exits 0 fine, 1 trouble found, 2 no fresh data, 64 usage;
-`why`: 0 fits now, 10 fits after an eviction, 11 never fits."""
+"""`llmgwctl`: what an operator types. What it exits with is told in exits.py."""
 
 import json
 import locale
@@ -27,14 +26,11 @@ from llmgw_controller.cli import (
     weights,
 )
 from llmgw_controller.cli.client import NoController
+from llmgw_controller.cli.exits import EXIT_INTERRUPTED, EXIT_NO_DATA, EXIT_TROUBLE, EXIT_USAGE
 from llmgw_controller.cli.session import Commands, Session
 from llmgw_kit.addresses import HostPort, parse_host_ports
 from llmgw_kit.errors import Conflict, InvalidRequest, LlmgwError, NotFound, Unavailable
 from llmgw_kit.lifecycle import print_error
-
-EXIT_TROUBLE = 1
-EXIT_NO_DATA = 2
-EXIT_USAGE = 64
 
 
 def _addresses(_: click.Context, __: click.Parameter, value: str) -> tuple[HostPort, ...]:
@@ -124,9 +120,9 @@ def cli() -> NoReturn:
     except click.exceptions.Exit as e:
         sys.exit(e.exit_code)
     except click.exceptions.Abort:
-        sys.exit(130)
+        sys.exit(EXIT_INTERRUPTED)
     except KeyboardInterrupt:
-        sys.exit(130)
+        sys.exit(EXIT_INTERRUPTED)
     except click.ClickException as e:
         print_error(InvalidRequest(e.format_message()))
         sys.exit(EXIT_USAGE)

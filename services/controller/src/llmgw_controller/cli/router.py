@@ -7,6 +7,7 @@ import click
 
 from llmgw.v1 import operator_pb2 as pb
 from llmgw_controller.cli.as_json import head
+from llmgw_controller.cli.exits import EXIT_TROUBLE
 from llmgw_controller.cli.page import Column, Page, Piece, table, wrapped
 from llmgw_controller.cli.session import Commands, Session
 from llmgw_controller.cli.text import ago, count, duration, iso
@@ -25,7 +26,7 @@ def router_list(session: Session) -> None:
 
     def render(page: Page, answer: pb.ListRoutersResponse) -> int:
         render_routers(page, answer)
-        return 1 if any(_is_gone(one) for one in answer.routers) else 0
+        return EXIT_TROUBLE if any(_is_gone(one) for one in answer.routers) else 0
 
     session.show(lambda stub: stub.ListRouters(pb.ListRoutersRequest(), timeout=10), render, routers_json)
 

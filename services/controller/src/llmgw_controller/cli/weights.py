@@ -9,12 +9,12 @@ import click
 
 from llmgw.v1 import operator_pb2 as pb
 from llmgw_controller.cli.as_json import head
+from llmgw_controller.cli.exits import EXIT_TROUBLE
 from llmgw_controller.cli.page import Column, Page, Piece, table, wrapped
 from llmgw_controller.cli.session import Commands, Session
 from llmgw_controller.cli.text import count, joined, size
 from llmgw_controller.cli.views.common import first_line
 
-EXIT_TROUBLE = 1
 #: A version of half a terabyte is not unlinked in a moment.
 REMOVE_TIMEOUT_S = 180
 PREFETCH_TIMEOUT_S = 60

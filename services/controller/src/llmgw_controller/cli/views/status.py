@@ -2,6 +2,7 @@
 
 from llmgw.v1 import operator_pb2 as pb
 from llmgw_controller.cli import words
+from llmgw_controller.cli.exits import EXIT_NO_DATA, EXIT_TROUBLE
 from llmgw_controller.cli.page import WIDTH, Page, wrapped
 from llmgw_controller.cli.text import count, duration, iso, moment
 from llmgw_controller.cli.views import capacity, fabrics, holdings
@@ -32,8 +33,8 @@ def render(page: Page, status: pb.GetStatusResponse) -> None:
 def exit_code(status: pb.GetStatusResponse) -> int:
     """0 fine, 1 trouble, 2 no fresh data."""
     if is_stale(status):
-        return 2
-    return int(any(t.severity == pb.TROUBLE_SEVERITY_TROUBLE for t in status.trouble))
+        return EXIT_NO_DATA
+    return EXIT_TROUBLE if any(t.severity == pb.TROUBLE_SEVERITY_TROUBLE for t in status.trouble) else 0
 
 
 def is_stale(status: pb.GetStatusResponse) -> bool:

@@ -2,11 +2,16 @@
 
 from llmgw.v1 import operator_pb2 as pb
 from llmgw_controller.cli.bars import BY_NAME, USE_PART
+from llmgw_controller.cli.exits import EXIT_AFTER_EVICTION, EXIT_NEVER_FITS, EXIT_TROUBLE
 from llmgw_controller.cli.page import WIDTH, Page, Piece, wrapped
 from llmgw_controller.cli.text import ago, count, duration, joined, moment, size
 from llmgw_controller.cli.views.common import age
 
-EXIT = {pb.WHY_VERDICT_FITS_NOW: 0, pb.WHY_VERDICT_FITS_AFTER_EVICTION: 10, pb.WHY_VERDICT_NEVER_FITS: 11}
+_EXIT = {
+    pb.WHY_VERDICT_FITS_NOW: 0,
+    pb.WHY_VERDICT_FITS_AFTER_EVICTION: EXIT_AFTER_EVICTION,
+    pb.WHY_VERDICT_NEVER_FITS: EXIT_NEVER_FITS,
+}
 
 #: Width of a reason in the list of nodes that fell away.
 REASON = 50
@@ -160,4 +165,4 @@ def _others(page: Page, profile: pb.WhyProfile) -> None:
 
 def exit_code(answer: pb.WhyResponse) -> int:
     """0 fits now, 10 after an eviction, 11 never, 1 not judged."""
-    return EXIT.get(answer.verdict, 1)
+    return _EXIT.get(answer.verdict, EXIT_TROUBLE)
