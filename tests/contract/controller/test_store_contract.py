@@ -185,6 +185,27 @@ HISTORIES: dict[str, list[list[Change]]] = {
         [PutEviction(replace(RECEIPT, acknowledged_at=T + 4))],
         [PutEviction(replace(RECEIPT, state=EvictionState.DONE, freed_at=T + 9, regretted_at=T + 30))],
     ],
+    "a receipt's id again": [
+        [PutEviction(RECEIPT)],
+        [
+            PutEviction(
+                replace(
+                    RECEIPT,
+                    victim_replica_id=ReplicaId("m/2"),
+                    victim_model=ModelId("m2"),
+                    beneficiary_model=ModelId("p"),
+                    beneficiary_replica_id=ReplicaId("p/1"),
+                    decided_at=T + 172_800,
+                    text="makes room again",
+                    evidence=(),
+                    gpus=4,
+                    idle_s=60.0,
+                    predicted_free_s=None,
+                    reload_s=9.0,
+                )
+            )
+        ],
+    ],
     "idle floor": [[RaiseIdleFloor(T)], [RaiseIdleFloor(T - 5)]],
 }
 

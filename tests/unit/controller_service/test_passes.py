@@ -141,7 +141,8 @@ async def test_an_engine_that_is_taken_up_keeps_the_credential_that_it_checks(fa
     (tiny,) = parse_models([KEPT], where="test")
     runs = pb.ObservedShard(
         shard_id="tiny/1.7.0", replica_id="tiny/1", group_epoch=7,
-        spec_hash=spec_hash(tiny, tiny.profiles[0]), state=pb.SHARD_STATE_SERVING, probed=True, pid=7, pid_start_ticks=1, ports={"http": 20003},
+        spec_hash=spec_hash(tiny, tiny.profiles[0]), state=pb.SHARD_STATE_SERVING, probed=True, pid=7,
+        pid_start_ticks=1, ports={"http": 20003},
         device_ids=["n1-1"], credential="checked",
     )  # fmt: skip
     lease = MemoryLease(fake_clock)

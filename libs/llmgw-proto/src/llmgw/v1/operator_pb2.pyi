@@ -2810,7 +2810,7 @@ class EvictionRow(_message.Message):
     REGRETTED_UNIX_S_FIELD_NUMBER: _builtins.int
     ACKNOWLEDGED_UNIX_S_FIELD_NUMBER: _builtins.int
     eviction_id: _builtins.str
-    """The victim's endpoint: replica and group epoch."""
+    """The victim's endpoint (replica and group epoch) and the second of the decision; never given twice."""
     victim_replica_id: _builtins.str
     victim_model: _builtins.str
     beneficiary_model: _builtins.str

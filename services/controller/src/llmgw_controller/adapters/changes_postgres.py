@@ -121,8 +121,11 @@ INSERT INTO evictions (eviction_id, victim_replica_id, victim_model, beneficiary
 VALUES ($1, $2, $3, $4, $5, to_timestamp($6), $7, $8, $9, $10, $11, $12, $13, to_timestamp($14),
         to_timestamp($15), to_timestamp($16))
 ON CONFLICT (eviction_id) DO UPDATE
-   SET beneficiary_replica_id = excluded.beneficiary_replica_id, state = excluded.state, text = excluded.text,
-       evidence = excluded.evidence, predicted_free_s = excluded.predicted_free_s,
+   SET victim_replica_id = excluded.victim_replica_id, victim_model = excluded.victim_model,
+       beneficiary_model = excluded.beneficiary_model,
+       beneficiary_replica_id = excluded.beneficiary_replica_id, decided_at = excluded.decided_at,
+       state = excluded.state, text = excluded.text, evidence = excluded.evidence, gpus = excluded.gpus,
+       idle_s = excluded.idle_s, predicted_free_s = excluded.predicted_free_s,
        reload_s = excluded.reload_s, freed_at = excluded.freed_at, regretted_at = excluded.regretted_at,
        acknowledged_at = excluded.acknowledged_at
 """

@@ -62,7 +62,7 @@ def _receipt(draft: Draft, proposal: Proposal, victim: ReplicaRow, costs: Prices
     verdict = draft.verdicts.by_replica[victim.replica_id]
     assert isinstance(verdict, Idle), f"{victim.replica_id}: evicted though {verdict}"
     return EvictionRow(
-        eviction_id=_new_id(draft.snapshot, victim),
+        eviction_id=_new_id(draft.snapshot, victim, draft.now),
         victim_replica_id=victim.replica_id,
         victim_model=victim.model,
         beneficiary_model=proposal.beneficiary.model,
@@ -80,10 +80,11 @@ def _receipt(draft: Draft, proposal: Proposal, victim: ReplicaRow, costs: Prices
     )
 
 
-def _new_id(snapshot: Snapshot, victim: ReplicaRow) -> str:
-    """An engine whose eviction was cancelled may be chosen again; its earlier receipts stay."""
-    number, name = 1, victim.endpoint_id
+def _new_id(snapshot: Snapshot, victim: ReplicaRow, now: float) -> str:
+    """An engine whose eviction was cancelled may be chosen again; its earlier receipts stay. Those older than
+    a day are not in the snapshot, so the second of the decision keeps them apart; within that, a number."""
+    number, name = 1, f"{victim.endpoint_id}#{now:.0f}"
     while name in snapshot.stored.evictions:
         number += 1
-        name = f"{victim.endpoint_id}#{number}"
+        name = f"{victim.endpoint_id}#{now:.0f}.{number}"
     return name

@@ -250,7 +250,7 @@ class EvictionState(Enum):
 class EvictionRow:
     """A receipt: who left, for whom, on what evidence, and what it cost."""
 
-    #: The victim's endpoint id; "#2", "#3" after it when an earlier try at the same engine was cancelled.
+    #: The victim's endpoint id, "#", and the second in which it was decided: never given twice.
     eviction_id: str
     victim_replica_id: ReplicaId
     victim_model: ModelId
