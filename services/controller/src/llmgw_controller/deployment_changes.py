@@ -1,21 +1,18 @@
 """Operators' wishes on a model beside its spec: stop, start, pin. Configured and stored ones alike."""
 
-import logging
 from collections.abc import Sequence
 from dataclasses import replace
 
 from llmgw.v1 import operator_pb2 as pb
+from llmgw_controller.changes import commit, memory_warnings
 from llmgw_controller.core.catalog import Model
 from llmgw_controller.core.deployments import effective_pinned, second_chance, wish_of
-from llmgw_controller.core.plan import Change, PutDeployment, PutEvent, Severity
-from llmgw_controller.core.state import DeploymentRow, Wish
+from llmgw_controller.core.plan import PutDeployment
+from llmgw_controller.core.state import Wish
 from llmgw_controller.core.words import counted
-from llmgw_controller.model_changes import MEMORY_WARNING
 from llmgw_controller.reign import Reign
 from llmgw_kit.errors import NotFound
 from llmgw_kit.names import did_you_mean
-
-log = logging.getLogger(__name__)
 
 
 async def stop_model(reign: Reign, name: str, *, dry_run: bool) -> pb.ModelChange:
@@ -36,7 +33,7 @@ async def stop_model(reign: Reign, name: str, *, dry_run: bool) -> pb.ModelChang
         text = f"{model.name} is stopped: {goes}, and requests for it are refused"
         if not dry_run:
             row = replace(wish, stopped=True, changed_at=now)
-            await _commit(reign, model, row, "model_stopped", "by operator")
+            await commit(reign, "model", model.name, "model_stopped", "by operator", PutDeployment(row))
     reign.hints()
     return _answer(reign, model, "stopped", f"{text}; to undo: llmgwctl model start {model.name}", serving)
 
@@ -58,7 +55,8 @@ async def start_model(reign: Reign, name: str, *, dry_run: bool) -> pb.ModelChan
         text = f"{model.name} is started: {', '.join(parts)}; {_next(model)}"
         if not dry_run:
             row = replace(wish, stopped=False, changed_at=now)
-            await _commit(reign, model, row, "model_started", f"by operator: {', '.join(parts)}", *forgiven)
+            why = f"by operator: {', '.join(parts)}"
+            await commit(reign, "model", model.name, "model_started", why, PutDeployment(row), *forgiven)
     reign.hints()
     return _answer(reign, model, "started", text, renewed)
 
@@ -82,7 +80,7 @@ async def pin_model(reign: Reign, name: str, *, pinned: bool, dry_run: bool) -> 
             # What the spec says anyway needs no row.
             said = None if model.pinned is pinned else pinned
             row = replace(wish_of(stored, model.name), pinned=said, changed_at=reign.tenure.now())
-            await _commit(reign, model, row, f"model_{outcome}", "by operator")
+            await commit(reign, "model", model.name, f"model_{outcome}", "by operator", PutDeployment(row))
     reign.hints()
     return _answer(reign, model, outcome, text)
 
@@ -109,15 +107,6 @@ def _next(model: Model) -> str:
 def _answer(
     reign: Reign, model: Model, outcome: str, text: str, replica_ids: Sequence[str] = ()
 ) -> pb.ModelChange:
-    warnings = [MEMORY_WARNING] if reign.world.store.kind == "memory" else []
     return pb.ModelChange(
-        model=model.name, outcome=outcome, text=text, replica_ids=replica_ids, warnings=warnings
+        model=model.name, outcome=outcome, text=text, replica_ids=replica_ids, warnings=memory_warnings(reign)
     )
-
-
-async def _commit(reign: Reign, model: Model, row: DeploymentRow, kind: str, why: str, *more: Change) -> None:
-    event = PutEvent(reign.tenure.now(), kind, model.name, why, Severity.INFO)
-    await reign.ledger.commit([PutDeployment(row), *more, event])
-    log.info("%s: %s %s", model.name, kind, why)
-    if reign.world.store.kind == "memory":
-        log.warning("model %s: %s", model.name, MEMORY_WARNING)

@@ -4,6 +4,7 @@ import logging
 
 from llmgw.v1 import operator_pb2 as pb
 from llmgw_controller.catalog_file import canonical_json, check_names, parse_model_json
+from llmgw_controller.changes import memory_warnings
 from llmgw_controller.core.catalog import Model, Source
 from llmgw_controller.core.claims import rooms
 from llmgw_controller.core.placement import never_because
@@ -27,8 +28,6 @@ log = logging.getLogger(__name__)
 
 #: Of many stored models, so many are named.
 NAMED_MAX = 8
-
-MEMORY_WARNING = "no database is configured: it is kept in memory, and gone when this controller stops"
 
 
 async def apply_model(
@@ -69,8 +68,8 @@ async def apply_model(
             event = PutEvent(now, f"model_{outcome}", model.name, _what(before, model), Severity.INFO)
             await reign.ledger.commit([PutModel(model.name, canonical_json(model), now), event])
             log.info("model %s %s", model.name, outcome)
-            if reign.world.store.kind == "memory":
-                log.warning("model %s: %s", model.name, MEMORY_WARNING)
+            for warning in memory_warnings(reign):
+                log.warning("model %s: %s", model.name, warning)
     reign.hints()
     return answer
 
@@ -85,9 +84,7 @@ def _never_fits(reign: Reign, stored: Stored, model: Model) -> list[str]:
 def _warnings(
     reign: Reign, stored: Stored, before: Model | None, model: Model, never_fits: list[str]
 ) -> list[str]:
-    found = []
-    if reign.world.store.kind == "memory":
-        found.append(MEMORY_WARNING)
+    found = memory_warnings(reign)
     if model.weights is not None and not reign.rules.mirror_urls:
         found.append("no mirror is configured: only nodes that hold the weights already can start it")
     if stored.nodes:

@@ -1,21 +1,18 @@
 """Setting a node aside, emptying it, taking it back, and giving up one that is gone."""
 
-import logging
 from dataclasses import replace
 
 from llmgw.v1 import operator_pb2 as pb
+from llmgw_controller.changes import commit, memory_warnings
 from llmgw_controller.core.hearing import NodeState, last_seen, node_state
 from llmgw_controller.core.moving import steps
-from llmgw_controller.core.plan import Change, JudgeNode, PutEvent, PutNode, Severity
+from llmgw_controller.core.plan import JudgeNode, PutNode
 from llmgw_controller.core.state import NodeRow, Schedulability, Snapshot, Stored
 from llmgw_controller.core.words import lasting
-from llmgw_controller.model_changes import MEMORY_WARNING
 from llmgw_controller.reign import Reign
 from llmgw_kit.errors import Conflict, InvalidRequest, NotFound
 from llmgw_kit.ids import NodeId
 from llmgw_kit.names import did_you_mean
-
-log = logging.getLogger(__name__)
 
 #: It stands in one line of the events.
 REASON_MAX = 200
@@ -40,7 +37,7 @@ async def cordon_node(reign: Reign, name: str, reason: str | None, *, dry_run: b
             answer.text = f"{name} is cordoned: nothing new is placed there; {runs}"
         if not dry_run:
             cordoned = replace(node, schedulability=Schedulability.CORDONED, reason=reason)
-            await _commit(reign, name, "cordoned", _by(reason), PutNode(cordoned))
+            await commit(reign, "node", name, "cordoned", _by(reason), PutNode(cordoned))
     reign.hints()
     return answer
 
@@ -61,7 +58,7 @@ async def uncordon_node(reign: Reign, name: str, *, dry_run: bool = False) -> pb
         answer.outcome, answer.text = "uncordoned", f"{name} takes work again{later}{stays}"
         if not dry_run:
             open_again = replace(node, schedulability=Schedulability.SCHEDULABLE, reason=None)
-            await _commit(reign, name, "uncordoned", "by operator", PutNode(open_again))
+            await commit(reign, "node", name, "uncordoned", "by operator", PutNode(open_again))
     reign.hints()
     return answer
 
@@ -88,7 +85,7 @@ async def drain_node(reign: Reign, name: str, reason: str | None, *, dry_run: bo
             draining = replace(
                 node, schedulability=Schedulability.DRAINING, reason=reason if reason else node.reason
             )
-            await _commit(reign, name, "node_draining", _by(draining.reason), PutNode(draining))
+            await commit(reign, "node", name, "node_draining", _by(draining.reason), PutNode(draining))
     reign.hints()
     return answer
 
@@ -118,7 +115,7 @@ async def confirm_lost(reign: Reign, name: str, *, dry_run: bool) -> pb.NodeChan
         )
         if not dry_run:
             why = f"confirmed by operator after {silent} of silence: its replicas go elsewhere"
-            await _commit(reign, name, "node_lost", why, JudgeNode(node.node_id, now), trouble=True)
+            await commit(reign, "node", name, "node_lost", why, JudgeNode(node.node_id, now), trouble=True)
     reign.hints()
     return answer
 
@@ -185,15 +182,4 @@ def _answer(reign: Reign, stored: Stored, node: NodeRow) -> pb.NodeChange:
         for row in stored.replicas.values()
         if any(shard.node_id == node.node_id and not shard.released for shard in row.shards)
     )
-    warnings = [MEMORY_WARNING] if reign.world.store.kind == "memory" else []
-    return pb.NodeChange(node_id=node.node_id, replica_ids=held, warnings=warnings)
-
-
-async def _commit(
-    reign: Reign, name: str, kind: str, why: str, change: Change, *, trouble: bool = False
-) -> None:
-    severity = Severity.TROUBLE if trouble else Severity.INFO
-    await reign.ledger.commit([change, PutEvent(reign.tenure.now(), kind, name, why, severity)])
-    log.info("node %s: %s %s", name, kind, why)
-    if reign.world.store.kind == "memory":
-        log.warning("node %s: %s", name, MEMORY_WARNING)
+    return pb.NodeChange(node_id=node.node_id, replica_ids=held, warnings=memory_warnings(reign))

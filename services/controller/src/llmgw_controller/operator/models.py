@@ -4,9 +4,10 @@ import logging
 
 from llmgw.v1 import operator_pb2 as pb
 from llmgw_controller.activations import OPERATOR_KEEPS_S
+from llmgw_controller.changes import MEMORY_WARNING
 from llmgw_controller.core.activation import Pending, Ready, Refused, decide
 from llmgw_controller.deployment_changes import pin_model, start_model, stop_model
-from llmgw_controller.model_changes import MEMORY_WARNING, apply_model, remove_model
+from llmgw_controller.model_changes import apply_model, remove_model
 from llmgw_controller.operator.desk import Context, Desk
 from llmgw_controller.shipped import shipped_models
 from llmgw_kit.errors import Conflict, Unavailable
