@@ -22,6 +22,9 @@ log = logging.getLogger(__name__)
 #: Asks of one node, and of all, that may be open: each is somebody's terminal.
 NODE_MOST = 16
 ALL_MOST = 64
+#: Those of calls that ask a whole fleet are beside them: so many at once, and the rest takes turns. They
+#: neither end anybody's log nor are kept out by one.
+TURNS = 32
 #: Of one ask's buffer: a whole tail, and some seconds of a log that is followed.
 BUFFER_BYTES = 2 << 20
 #: Of anything but logs.
@@ -33,9 +36,11 @@ Reply = pb.CommandResult | pb.LogPiece | pb.BenchmarkReport
 class Ask:
     """One question. Read it from one task only."""
 
-    def __init__(self, node_id: NodeId, command_id: str, clock: Clock) -> None:
+    def __init__(self, node_id: NodeId, command_id: str, clock: Clock, *, in_turn: bool = False) -> None:
         self.node_id = node_id
         self.command_id = command_id
+        #: One of many of the same call.
+        self.in_turn = in_turn
         self._clock = clock
         self._replies: deque[Reply] = deque()
         self._bytes = 0
@@ -113,6 +118,7 @@ class Asks:
         self._send = send
         self._numbers = itertools.count(1)
         self._open: dict[str, Ask] = {}
+        self._turns = asyncio.Semaphore(TURNS)
 
     @property
     def open(self) -> int:
@@ -120,17 +126,45 @@ class Asks:
         return len(self._open)
 
     @asynccontextmanager
-    async def asking(self, node_id: NodeId, make: Callable[[str], pb.ConnectResponse]) -> AsyncIterator[Ask]:
+    async def asking_in_turn(
+        self, node_id: NodeId, make: Callable[[str], pb.ConnectResponse], *, until: float
+    ) -> AsyncIterator[Ask]:
+        """As `asking`, for a call that asks many nodes; waits for its turn until then, on the monotonic
+        clock. Raises Unavailable also when none came."""
+        taking = asyncio.ensure_future(self._turns.acquire())
+        sleeping = asyncio.ensure_future(self._clock.sleep(max(0.0, until - self._clock.monotonic_s())))
+        try:
+            await asyncio.wait({taking, sleeping}, return_when=asyncio.FIRST_COMPLETED)
+            if not taking.done():
+                raise Unavailable(
+                    f"node {node_id} was not asked: too many before it did not answer in time",
+                    code="no_turn", next_steps=["ask for fewer nodes at once"],
+                )  # fmt: skip
+            sleeping.cancel()
+            async with self.asking(node_id, make, in_turn=True) as ask:
+                yield ask
+        finally:
+            sleeping.cancel()
+            if not taking.cancel() and not taking.cancelled():
+                self._turns.release()
+            await asyncio.gather(taking, sleeping, return_exceptions=True)
+
+    @asynccontextmanager
+    async def asking(
+        self, node_id: NodeId, make: Callable[[str], pb.ConnectResponse], *, in_turn: bool = False
+    ) -> AsyncIterator[Ask]:
         """Ask a node; `make` builds the command for its id. On the way out what still runs there is
         cancelled. Raises Unavailable when the node is not connected, or too much is asked already."""
         mine = sum(ask.node_id == node_id for ask in self._open.values())
-        if mine >= NODE_MOST or len(self._open) >= ALL_MOST:
+        every = sum(not ask.in_turn for ask in self._open.values())
+        if mine >= NODE_MOST or (every >= ALL_MOST and not in_turn):
             raise Unavailable(
-                f"{mine} questions to node {node_id} are open, {len(self._open)} in all",
+                f"{mine} questions to node {node_id} are open, {every} in all",
                 code="too_many_asks",
                 next_steps=["end some of the logs that are followed, and try again"],
             )  # fmt: skip
-        ask = Ask(node_id, f"{self._term}-ask-{next(self._numbers)}", self._clock)
+        command_id = f"{self._term}-ask-{next(self._numbers)}"
+        ask = Ask(node_id, command_id, self._clock, in_turn=in_turn)
         if not self._send(node_id, make(ask.command_id)):
             raise Unavailable(
                 f"node {node_id} is not connected", code="node_not_connected",

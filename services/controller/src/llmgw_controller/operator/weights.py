@@ -19,13 +19,15 @@ from llmgw_controller.core.weights_held import (
 from llmgw_controller.operator.desk import Context, Desk
 from llmgw_controller.reign import Reign
 from llmgw_kit.errors import Conflict, LlmgwError, NotFound, Unavailable
-from llmgw_kit.ids import NodeId
+from llmgw_kit.ids import NodeId, ReplicaId
 from llmgw_kit.names import did_you_mean
 
 log = logging.getLogger(__name__)
 
-#: A prefetch is only begun; a removal deletes terabytes.
+#: Of one node. A prefetch is only begun; a removal deletes terabytes.
 PREFETCH_S, REMOVE_S = 15.0, 120.0
+#: Of a whole call, within what `llmgwctl` waits for: of a large fleet many nodes may say nothing.
+ALL_PREFETCH_S, ALL_REMOVE_S = 45.0, 150.0
 
 
 class WeightsCalls(Desk):
@@ -35,7 +37,8 @@ class WeightsCalls(Desk):
         """Who holds what."""
         reign, view = await self._view()
         snapshot = reign.snapshot(reign.ledger.stored)
-        lines = weights_lines(snapshot)
+        # In a thread, as what else looks through the whole fleet.
+        lines = await asyncio.to_thread(weights_lines, snapshot)
         if request.HasField("node_id"):
             _known_nodes(snapshot, [request.node_id])
             lines = tuple(line for line in lines if line.node_id == request.node_id)
@@ -62,7 +65,8 @@ class WeightsCalls(Desk):
             )
         snapshot, now = reign.snapshot(reign.ledger.stored), reign.tenure.now()
         _known_nodes(snapshot, request.node_ids)
-        nodes = tuple(NodeId(name) for name in request.node_ids) or useful_on(snapshot, model, now)
+        nodes = tuple(NodeId(name) for name in request.node_ids)
+        nodes = nodes or await asyncio.to_thread(useful_on, snapshot, model, now)
         if not nodes:
             raise Conflict(
                 f"no node could run {model.name} now", code="no_node",
@@ -79,6 +83,8 @@ class WeightsCalls(Desk):
                 )
             )
 
+        until = reign.world.clock.monotonic_s() + ALL_PREFETCH_S
+
         async def one(node_id: NodeId) -> pb.WeightsChange:
             change = pb.WeightsChange(node_id=node_id)
             if _is_complete(snapshot, node_id, model, weights.version):
@@ -86,7 +92,7 @@ class WeightsCalls(Desk):
             elif request.dry_run:
                 change.outcome, change.text = "asked", "would be fetched"
             else:
-                await _ask(reign, change, command, done="asked", within_s=PREFETCH_S)
+                await _ask(reign, change, command, done="asked", within_s=PREFETCH_S, until=until)
             return change
 
         changes = await asyncio.gather(*(one(node_id) for node_id in sorted(set(nodes))))
@@ -108,7 +114,7 @@ class WeightsCalls(Desk):
         if not have:
             raise _not_held(snapshot, request.model, request.version)
         nodes = tuple(sorted({NodeId(name) for name in request.node_ids})) or have
-        used = {node: users_on(snapshot, node, request.model, request.version) for node in nodes}
+        used = await asyncio.to_thread(_users, snapshot, nodes, request.model, request.version)
         in_use = {node: users for node, users in used.items() if users}
         if in_use and not request.force:
             told = "; ".join(f"on {node} by {', '.join(users)}" for node, users in in_use.items())
@@ -124,6 +130,8 @@ class WeightsCalls(Desk):
                 )
             )
 
+        until = reign.world.clock.monotonic_s() + ALL_REMOVE_S
+
         async def one(node_id: NodeId) -> pb.WeightsChange:
             change = pb.WeightsChange(node_id=node_id)
             if node_id not in have:
@@ -132,7 +140,7 @@ class WeightsCalls(Desk):
                 users = f", under {', '.join(used[node_id])}" if used[node_id] else ""
                 change.outcome, change.text = "removed", f"would be removed{users}"
             else:
-                await _ask(reign, change, command, done="removed", within_s=REMOVE_S)
+                await _ask(reign, change, command, done="removed", within_s=REMOVE_S, until=until)
             return change
 
         changes = await asyncio.gather(*(one(node_id) for node_id in nodes))
@@ -175,11 +183,13 @@ async def _ask(
     *,
     done: str,
     within_s: float,
+    until: float,
 ) -> None:
-    """Ask the node and write down what it said."""
+    """Ask the node, when its turn has come, and write down what it said."""
+    clock = reign.world.clock
     try:
-        async with reign.fleet.asks.asking(NodeId(change.node_id), command) as ask:
-            result = await ask.next(within_s)
+        async with reign.fleet.asks.asking_in_turn(NodeId(change.node_id), command, until=until) as ask:
+            result = await ask.next(min(within_s, max(0.0, until - clock.monotonic_s())))
     except Unavailable as e:
         change.outcome, change.text = "failed", e.text
         return
@@ -188,6 +198,12 @@ async def _ask(
     change.text = result.message
     if result.HasField("freed_bytes"):
         change.freed_bytes = result.freed_bytes
+
+
+def _users(
+    snapshot: Snapshot, nodes: Sequence[NodeId], model: str, version: str
+) -> dict[NodeId, tuple[ReplicaId, ...]]:
+    return {node: users_on(snapshot, node, model, version) for node in nodes}
 
 
 def _known_nodes(snapshot: Snapshot, names: Sequence[str]) -> None:
