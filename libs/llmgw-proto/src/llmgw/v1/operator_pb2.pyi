@@ -1810,21 +1810,27 @@ class ApplyModelRequest(_message.Message):
     MODEL_JSON_FIELD_NUMBER: _builtins.int
     DRY_RUN_FIELD_NUMBER: _builtins.int
     STRICT_FIELD_NUMBER: _builtins.int
+    MORE_MODEL_JSON_FIELD_NUMBER: _builtins.int
     model_json: _builtins.str
     """One model of the catalog as JSON; schema: docs/catalog.md."""
     dry_run: _builtins.bool
     strict: _builtins.bool
     """Refuse what can never fit on the fleet as it is known; without it that is a warning."""
+    @_builtins.property
+    def more_model_json(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Further ones: all are stored, or none."""
+
     def __init__(
         self,
         *,
         model_json: _builtins.str = ...,
         dry_run: _builtins.bool = ...,
         strict: _builtins.bool = ...,
+        more_model_json: _abc.Iterable[_builtins.str] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["dry_run", b"dry_run", "model_json", b"model_json", "strict", b"strict"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["dry_run", b"dry_run", "model_json", b"model_json", "more_model_json", b"more_model_json", "strict", b"strict"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1838,6 +1844,7 @@ class ApplyModelResponse(_message.Message):
     OUTCOME_FIELD_NUMBER: _builtins.int
     STORE_FIELD_NUMBER: _builtins.int
     WARNINGS_FIELD_NUMBER: _builtins.int
+    MORE_FIELD_NUMBER: _builtins.int
     model: _builtins.str
     outcome: _builtins.str
     """"created", "changed", "unchanged"."""
@@ -1845,6 +1852,10 @@ class ApplyModelResponse(_message.Message):
     """"postgres" or "memory": whether it survives a restart."""
     @_builtins.property
     def warnings(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
+    @_builtins.property
+    def more(self) -> _containers.RepeatedCompositeFieldContainer[Global___ApplyModelResponse]:
+        """Of the further ones, in their order."""
+
     def __init__(
         self,
         *,
@@ -1852,10 +1863,11 @@ class ApplyModelResponse(_message.Message):
         outcome: _builtins.str = ...,
         store: _builtins.str = ...,
         warnings: _abc.Iterable[_builtins.str] | None = ...,
+        more: _abc.Iterable[Global___ApplyModelResponse] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["model", b"model", "outcome", b"outcome", "store", b"store", "warnings", b"warnings"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["model", b"model", "more", b"more", "outcome", b"outcome", "store", b"store", "warnings", b"warnings"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1995,17 +2007,23 @@ class DrainReplicaRequest(_message.Message):
 
     REPLICA_ID_FIELD_NUMBER: _builtins.int
     DRY_RUN_FIELD_NUMBER: _builtins.int
+    MORE_REPLICA_IDS_FIELD_NUMBER: _builtins.int
     replica_id: _builtins.str
     dry_run: _builtins.bool
+    @_builtins.property
+    def more_replica_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Further ones: all or none."""
+
     def __init__(
         self,
         *,
         replica_id: _builtins.str = ...,
         dry_run: _builtins.bool = ...,
+        more_replica_ids: _abc.Iterable[_builtins.str] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["dry_run", b"dry_run", "replica_id", b"replica_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["dry_run", b"dry_run", "more_replica_ids", b"more_replica_ids", "replica_id", b"replica_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -2016,16 +2034,22 @@ class DrainReplicaResponse(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     CHANGE_FIELD_NUMBER: _builtins.int
+    MORE_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def change(self) -> Global___ReplicaChange: ...
+    @_builtins.property
+    def more(self) -> _containers.RepeatedCompositeFieldContainer[Global___ReplicaChange]:
+        """Of the further ones, in their order."""
+
     def __init__(
         self,
         *,
         change: Global___ReplicaChange | None = ...,
+        more: _abc.Iterable[Global___ReplicaChange] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["change", b"change"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["change", b"change"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["change", b"change", "more", b"more"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -2037,17 +2061,23 @@ class StopReplicaRequest(_message.Message):
 
     REPLICA_ID_FIELD_NUMBER: _builtins.int
     DRY_RUN_FIELD_NUMBER: _builtins.int
+    MORE_REPLICA_IDS_FIELD_NUMBER: _builtins.int
     replica_id: _builtins.str
     dry_run: _builtins.bool
+    @_builtins.property
+    def more_replica_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Further ones: all or none."""
+
     def __init__(
         self,
         *,
         replica_id: _builtins.str = ...,
         dry_run: _builtins.bool = ...,
+        more_replica_ids: _abc.Iterable[_builtins.str] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["dry_run", b"dry_run", "replica_id", b"replica_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["dry_run", b"dry_run", "more_replica_ids", b"more_replica_ids", "replica_id", b"replica_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -2058,16 +2088,22 @@ class StopReplicaResponse(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     CHANGE_FIELD_NUMBER: _builtins.int
+    MORE_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def change(self) -> Global___ReplicaChange: ...
+    @_builtins.property
+    def more(self) -> _containers.RepeatedCompositeFieldContainer[Global___ReplicaChange]:
+        """Of the further ones, in their order."""
+
     def __init__(
         self,
         *,
         change: Global___ReplicaChange | None = ...,
+        more: _abc.Iterable[Global___ReplicaChange] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["change", b"change"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["change", b"change"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["change", b"change", "more", b"more"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -3391,6 +3427,7 @@ class RunBenchmarkRequest(_message.Message):
     OUTPUT_TOKENS_FIELD_NUMBER: _builtins.int
     LEVEL_TIMEOUT_S_FIELD_NUMBER: _builtins.int
     FORCE_FIELD_NUMBER: _builtins.int
+    DRY_RUN_FIELD_NUMBER: _builtins.int
     model: _builtins.str
     replica_id: _builtins.str
     requests_per_level: _builtins.int
@@ -3399,6 +3436,8 @@ class RunBenchmarkRequest(_message.Message):
     level_timeout_s: _builtins.float
     force: _builtins.bool
     """Also a replica that has requests of clients, which disturb what is measured and are disturbed."""
+    dry_run: _builtins.bool
+    """Only say what would be driven: a plan, and nothing more."""
     @_builtins.property
     def concurrency(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
         """Rising; empty: 1, 2, 4, ... while throughput still grows."""
@@ -3414,10 +3453,11 @@ class RunBenchmarkRequest(_message.Message):
         output_tokens: _builtins.int = ...,
         level_timeout_s: _builtins.float = ...,
         force: _builtins.bool = ...,
+        dry_run: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_replica_id", b"_replica_id", "replica_id", b"replica_id"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_replica_id", b"_replica_id", "concurrency", b"concurrency", "force", b"force", "level_timeout_s", b"level_timeout_s", "model", b"model", "output_tokens", b"output_tokens", "prompt_tokens", b"prompt_tokens", "replica_id", b"replica_id", "requests_per_level", b"requests_per_level"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_replica_id", b"_replica_id", "concurrency", b"concurrency", "dry_run", b"dry_run", "force", b"force", "level_timeout_s", b"level_timeout_s", "model", b"model", "output_tokens", b"output_tokens", "prompt_tokens", b"prompt_tokens", "replica_id", b"replica_id", "requests_per_level", b"requests_per_level"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__replica_id: _TypeAlias = _typing.Literal["replica_id"]  # noqa: Y015
     _WhichOneofArgType__replica_id: _TypeAlias = _typing.Literal["_replica_id", b"_replica_id"]  # noqa: Y015
@@ -3432,6 +3472,7 @@ class RunBenchmarkResponse(_message.Message):
     PROGRESS_FIELD_NUMBER: _builtins.int
     POINT_FIELD_NUMBER: _builtins.int
     RUN_FIELD_NUMBER: _builtins.int
+    PLAN_FIELD_NUMBER: _builtins.int
     progress: _builtins.str
     @_builtins.property
     def point(self) -> Global___BenchmarkPoint:
@@ -3441,22 +3482,67 @@ class RunBenchmarkResponse(_message.Message):
     def run(self) -> Global___BenchmarkRun:
         """Last message: what was stored."""
 
+    @_builtins.property
+    def plan(self) -> Global___BenchmarkPlan:
+        """The only message of a dry run."""
+
     def __init__(
         self,
         *,
         progress: _builtins.str | None = ...,
         point: Global___BenchmarkPoint | None = ...,
         run: Global___BenchmarkRun | None = ...,
+        plan: Global___BenchmarkPlan | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_progress", b"_progress", "point", b"point", "progress", b"progress", "run", b"run"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_progress", b"_progress", "plan", b"plan", "point", b"point", "progress", b"progress", "run", b"run"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_progress", b"_progress", "point", b"point", "progress", b"progress", "run", b"run"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_progress", b"_progress", "plan", b"plan", "point", b"point", "progress", b"progress", "run", b"run"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__progress: _TypeAlias = _typing.Literal["progress"]  # noqa: Y015
     _WhichOneofArgType__progress: _TypeAlias = _typing.Literal["_progress", b"_progress"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType__progress) -> _WhichOneofReturnType__progress | None: ...
 
 Global___RunBenchmarkResponse: _TypeAlias = RunBenchmarkResponse  # noqa: Y015
+
+@_typing.final
+class BenchmarkPlan(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    REPLICA_ID_FIELD_NUMBER: _builtins.int
+    NODE_ID_FIELD_NUMBER: _builtins.int
+    USE_FIELD_NUMBER: _builtins.int
+    CONCURRENCY_FIELD_NUMBER: _builtins.int
+    REQUESTS_PER_LEVEL_FIELD_NUMBER: _builtins.int
+    AT_MOST_S_FIELD_NUMBER: _builtins.int
+    replica_id: _builtins.str
+    node_id: _builtins.str
+    use: _builtins.str
+    """"busy", "idle", "unknown": whether clients use it."""
+    requests_per_level: _builtins.int
+    """0: by concurrency."""
+    at_most_s: _builtins.float
+    """Every level and the first request up to its limit."""
+    @_builtins.property
+    def concurrency(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """As far as they can go where none were named: it may end sooner."""
+
+    def __init__(
+        self,
+        *,
+        replica_id: _builtins.str = ...,
+        node_id: _builtins.str = ...,
+        use: _builtins.str = ...,
+        concurrency: _abc.Iterable[_builtins.int] | None = ...,
+        requests_per_level: _builtins.int = ...,
+        at_most_s: _builtins.float = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["at_most_s", b"at_most_s", "concurrency", b"concurrency", "node_id", b"node_id", "replica_id", b"replica_id", "requests_per_level", b"requests_per_level", "use", b"use"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___BenchmarkPlan: _TypeAlias = BenchmarkPlan  # noqa: Y015
 
 @_typing.final
 class BenchmarkPoint(_message.Message):
