@@ -15,7 +15,7 @@ from llmgw_controller.core.state import Stored
 from llmgw_controller.ports import ClaimTaken, Fenced
 from llmgw_controller.reign import Reign
 from llmgw_kit.errors import Unavailable
-from llmgw_kit.ids import LeaseTerm, ReplicaId
+from llmgw_kit.ids import LeaseTerm, NodeId, ReplicaId
 from llmgw_kit.lifecycle import cancel_all
 from llmgw_kit.testing.clock import FakeClock
 
@@ -169,3 +169,26 @@ async def test_without_a_hint_a_pass_comes_each_interval(fake_clock: FakeClock) 
     task = await run_for(reign, fake_clock, 8.0)
     assert 4 <= len(outcomes(reign)) <= 6
     await cancel_all(task)
+
+
+@pytest.mark.parametrize("fails", ["on_load", "on_commit"])
+async def test_an_inventory_that_could_not_be_written_is_written_by_the_next_pass(
+    fake_clock: FakeClock, fails: str
+) -> None:
+    """Its agent has said it and says it no more until something else changes."""
+    reign, store = await moody(fake_clock)
+    session = await reign.fleet.open(hello("n2"))
+    inventory = pb.Inventory(management_address="10.0.0.9", fabrics=["ib-1"])
+    if fails == "on_load":
+        reign.ledger._doubtful = True
+    setattr(store, fails, [Unavailable("no answer")])
+    with pytest.raises(Unavailable):
+        await reign.fleet.hear(session, pb.ConnectRequest(session_epoch=session.epoch, inventory=inventory))
+    assert reign.fleet.heard()[NodeId("n2")].devices == (), "what was heard counts at once"
+    assert (await store.load()).nodes[NodeId("n2")].address == "10.0.0.1"
+    await reign._passes.once()
+    row = (await store.load()).nodes[NodeId("n2")]
+    assert (row.address, row.fabrics, row.devices) == ("10.0.0.9", ("ib-1",), ())
+    written = len(store.committed)
+    await reign._passes.once()
+    assert len(store.committed) == written, "and only once"

@@ -8,10 +8,10 @@ from llmgw.v1 import agent_pb2 as pb
 from llmgw_controller import wire_agent
 from llmgw_controller.adapters.lease_memory import MemoryLease
 from llmgw_controller.adapters.store_memory import MemoryStore
-from llmgw_controller.fleet import Session
+from llmgw_controller.fleet import REFUSALS_TOLD, Session
 from llmgw_controller.reign import Reign
 from llmgw_kit.errors import InvalidRequest
-from llmgw_kit.ids import NodeId
+from llmgw_kit.ids import NodeId, ShardId
 from llmgw_kit.testing.clock import FakeClock
 
 from .reigns import hello, reign_on
@@ -106,15 +106,28 @@ async def test_a_refused_command_is_an_event_once(fake_clock: FakeClock) -> None
     """Case 7: a word that does not get through is told."""
     reign = await reign_on(fake_clock, models=())
     session = await reign.fleet.open(hello())
-    for text in ("no such shard", "no such shard", "held under another spec"):
-        result = pb.CommandResult(command_id="9", accepted=False, message=text)
-        await reign.fleet.hear(session, said(session, command_result=result))
-    await passed(reign)
-    rows = await reign.world.store.events(since=None, subject="n1", limit=9)
-    assert [row.text for row in reversed(rows) if row.kind == "command_refused"] == [
-        "refused what it was told: no such shard",
-        "refused what it was told: held under another spec",
-    ]
+
+    async def refuses(session: Session, *texts: str) -> list[str]:
+        for text in texts:
+            result = pb.CommandResult(command_id="9", accepted=False, message=text)
+            await reign.fleet.hear(session, said(session, command_result=result))
+        await passed(reign)
+        rows = await reign.world.store.events(since=None, subject="n1", limit=900)
+        return [
+            row.text.removeprefix("refused what it was told: ")
+            for row in reversed(rows)
+            if row.kind == "command_refused"
+        ]
+
+    told = ["no such shard", "held under another spec"]
+    # Two shards that are refused take turns for as long as both are wanted.
+    assert await refuses(session, "no such shard", *told * 5) == told
+    again = await reign.fleet.open(hello())
+    assert await refuses(again, "no such shard") == [*told, "no such shard"], "another session, another word"
+    many = [f"shard {number} is none" for number in range(200)]
+    assert len(await refuses(again, *many)) <= 3 + REFUSALS_TOLD, (
+        "a node has no say over how many rows there are"
+    )
 
 
 async def test_a_new_inventory_is_written(fake_clock: FakeClock) -> None:
@@ -127,6 +140,29 @@ async def test_a_new_inventory_is_written(fake_clock: FakeClock) -> None:
     assert row.session_epoch == session.epoch
 
 
+def gpu(device_id: str = "n1-0", gpu_class: str = "L4", **more: Any) -> pb.Device:
+    return pb.Device(device_id=device_id, index=0, gpu_class=gpu_class, state=pb.DEVICE_STATE_HEALTHY, **more)
+
+
+def inventory(address: str = "a", **more: Any) -> dict[str, pb.Inventory]:
+    return {"inventory": pb.Inventory(management_address=address, **more)}
+
+
+#: Names that cannot stand in a row, a command or a page.
+UNNAMEABLE: dict[str, dict[str, Any]] = {
+    "address with NUL": inventory("10.0.0.1\0"),
+    "address of two lines": inventory("10.0.0.1\n10.0.0.2"),
+    "fabric with NUL": inventory(fabrics=["ib\0"]),
+    "pool with an escape": inventory(pool="\x1b[31mred"),
+    "device with NUL": inventory(devices=[gpu("GPU-\0")]),
+    "class with NUL": inventory(devices=[gpu(gpu_class="L4\0")]),
+    "endless class": inventory(devices=[gpu(gpu_class="L" * 1000)]),
+    "health of a device with NUL": {"device_health": pb.DeviceHealth(devices=[gpu("GPU-\0")])},
+    "shard with NUL": {"shard_status": status("a\0")},
+    "port with NUL": {"shard_status": status("a", ports={"http\0": 1})},
+}
+
+
 @pytest.mark.parametrize(
     "body",
     [
@@ -134,8 +170,9 @@ async def test_a_new_inventory_is_written(fake_clock: FakeClock) -> None:
         {"device_health": pb.DeviceHealth(devices=[pb.Device(device_id="n1-0", gpu_class="L4")])},
         {"inventory": pb.Inventory()},
         {"inventory": pb.Inventory(management_address="a", engine_ports=pb.PortRange(first=9, last=1))},
+        *UNNAMEABLE.values(),
     ],
-    ids=["shard state", "device state", "no address", "port range"],
+    ids=["shard state", "device state", "no address", "port range", *UNNAMEABLE],
 )
 async def test_what_makes_no_sense_is_refused_and_changes_nothing(fake_clock: FakeClock, body: Any) -> None:
     reign = await reign_on(fake_clock)
@@ -152,6 +189,67 @@ def test_a_hello_that_says_too_little_is_refused(missing: str) -> None:
     message.ClearField(missing)  # type: ignore[arg-type]
     with pytest.raises(InvalidRequest, match=missing):
         wire_agent.hello(message)
+
+
+@pytest.mark.parametrize("name", ["node_id", "boot_id", "agent_instance"])
+@pytest.mark.parametrize("bad", ["n\0", "n\nm", " n", "x" * 1000])
+def test_a_hello_whose_names_are_none_is_refused(name: str, bad: str) -> None:
+    named = {"node_id": "n", "boot_id": "b", "agent_instance": "i", name: bad}
+    message = pb.Hello(**named, inventory=pb.Inventory(management_address="a"))  # type: ignore[arg-type]
+    with pytest.raises(InvalidRequest, match=f"{name} .* is no name"):
+        wire_agent.hello(message)
+
+
+async def test_what_an_engine_printed_last_is_told_whatever_it_was(fake_clock: FakeClock) -> None:
+    """One NUL in an engine's last line ended each leader's term in turn: the store refuses it."""
+    ugly, clean = "\x1b[31mlost\x1b[0m GPU \0 at 10%\r20%", "lost GPU \ufffd at 10%\n20%"
+    reign = await reign_on(fake_clock)
+    session = await reign.fleet.open(hello())
+    await passed(reign)
+    shard = (await messages(session))[0].desired.shards[0].spec
+    observed = pb.ObservedShard(
+        shard_id=shard.shard_id, replica_id=shard.replica_id, state=pb.SHARD_STATE_EXITED,
+        exit=pb.ShardExit(reason="crashed\0", message="x" * 9000 + ugly), probe_error=ugly,
+        engine_version=ugly, running_unknown_reason=ugly,
+    )  # fmt: skip
+    await reign.fleet.hear(session, said(session, shard_status=pb.ShardStatus(shards=[observed])))
+    broken = gpu(
+        "n1-1", vendor=ugly, driver_version=ugly, reason=ugly, notes=[ugly],
+        foreign=[pb.ForeignProcess(pid=1, name=ugly, user=ugly)],
+        fault=pb.DeviceFault(fault_class=pb.FAULT_CLASS_FATAL, reason=ugly, text=ugly),
+    )  # fmt: skip
+    await reign.fleet.hear(session, said(session, device_health=pb.DeviceHealth(devices=[broken])))
+    held = pb.WeightsStatus(weights=[pb.HeldWeights(model="m\0", version="v", error=ugly)])
+    await reign.fleet.hear(session, said(session, weights_status=held))
+    result = pb.CommandResult(command_id="9", accepted=False, message=ugly)
+    await reign.fleet.hear(session, said(session, command_result=result))
+    heard = reign.fleet.heard()[N1]
+    report = heard.shards[ShardId(shard.shard_id)]
+    assert report.exit is not None
+    assert (report.exit.reason, report.exit.message[-len(clean) :]) == ("crashed\ufffd", clean)
+    assert len(report.exit.message) == wire_agent.LAST_WORDS_MOST
+    assert (report.probe_error, report.engine_version, report.running_unknown) == (clean,) * 3
+    device = heard.devices[1]
+    assert device.fault is not None
+    assert (device.vendor, device.driver_version, device.reason, device.notes) == (clean,) * 3 + ((clean,),)
+    assert (device.foreign[0].name, device.foreign[0].user) == (clean, clean)
+    assert (device.fault.reason, device.fault.text) == (clean, clean)
+    assert (heard.weights[0].model, heard.weights[0].error) == ("m\ufffd", clean)
+    await passed(reign)
+    events = await reign.world.store.events(since=None, subject=None, limit=99)
+    assert any(event.text == f"refused what it was told: {clean}" for event in events)
+    assert not any("\0" in event.text or "\x1b" in event.text for event in events)
+
+
+def test_what_a_node_answers_is_made_printable_and_a_log_left_as_it_is() -> None:
+    piece = pb.LogPiece(command_id="c", data=b"\x1b[31m\0", error="a\0")
+    report = pb.BenchmarkReport(command_id="c", level=pb.BenchmarkLevel(failure="a\0"))
+    silent = pb.LogPiece(command_id="c")
+    for reply in (piece, report, silent):
+        wire_agent.clean_answer(reply)
+    assert (piece.data, piece.error, report.level.failure) == (b"\x1b[31m\0", "a\ufffd", "a\ufffd")
+    assert not silent.HasField("error")
+    assert not report.HasField("error")
 
 
 async def passed(reign: Reign) -> None:

@@ -2,22 +2,21 @@
 
 import logging
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from llmgw.v1 import agent_pb2 as pb
 from llmgw_controller import wire_agent
+from llmgw_controller.arrival import arrival_news, died_with_boot
 from llmgw_controller.core.catalog import Catalog
 from llmgw_controller.core.desired import DesiredShard, desired_for, shard_wish
 from llmgw_controller.core.device_news import device_news
-from llmgw_controller.core.plan import Change, PutEvent, PutNode, Severity
+from llmgw_controller.core.plan import PutEvent, PutNode, Severity
 from llmgw_controller.core.state import (
     DeviceReport,
-    Exit,
     NodeHeard,
     NodeRow,
     ReplicaRow,
     Schedulability,
-    ShardReport,
     ShardRow,
     ShardState,
     Stored,
@@ -30,10 +29,12 @@ from llmgw_controller.outbox import Outbox
 from llmgw_controller.ports import Fenced
 from llmgw_kit.clock import Clock
 from llmgw_kit.errors import Conflict
-from llmgw_kit.ids import NodeId, SessionEpoch, ShardId
+from llmgw_kit.ids import NodeId, SessionEpoch
 
 log = logging.getLogger(__name__)
 
+#: Different refusals that are told as events in one session of a node; all stand in the log.
+REFUSALS_TOLD = 20
 #: Events kept for a store that cannot be written now.
 MOST_NEWS = 1000
 
@@ -59,6 +60,10 @@ class Session:
     #: What it was made from: equal rows need no look at the bytes.
     source: _Source | None = None
     desired_version: int = 0
+    #: What the agent said it has, until it is written: it will not say it again by itself.
+    unwritten: wire_agent.Inventory | None = None
+    #: Refusals that were told as events.
+    refusals: set[str] = field(default_factory=set)
 
 
 class Fleet:
@@ -83,8 +88,6 @@ class Fleet:
         self._heard: dict[NodeId, NodeHeard] = {}
         self._closed = False
         self._news: list[PutEvent] = []
-        #: Of each node, the newest refusal that was told.
-        self._refusals: dict[NodeId, str] = {}
         #: What operators asked of nodes and is not answered yet.
         self.asks = Asks(clock, tenure.term, self.tell)
 
@@ -120,7 +123,9 @@ class Fleet:
             now = self._tenure.now()
             row = self._row(hello, known, now)
             older = self._sessions.get(hello.node_id)
-            await self._ledger.commit([PutNode(row), *_events(hello, known, older, now)])
+            older_instance = older.agent_instance if older is not None else None
+            news = arrival_news(hello, known, older_instance, now)
+            await self._ledger.commit([PutNode(row), *news])
             if self._closed:
                 raise Conflict("the term ended meanwhile")
             session = Session(hello.node_id, hello.agent_instance, row.session_epoch, Outbox(hello.node_id))
@@ -131,7 +136,7 @@ class Fleet:
                 connected=True,
                 heard_at=now,
                 devices=hello.inventory.devices,
-                shards=hello.shards | _died_with_boot(hello, known, stored),
+                shards=hello.shards | died_with_boot(hello, known, stored),
                 weights=hello.weights,
                 engines=hello.inventory.engines,
                 disk_free_bytes=hello.inventory.disk_free_bytes,
@@ -164,7 +169,8 @@ class Fleet:
         )
 
     async def hear(self, session: Session, message: pb.ConnectRequest) -> None:
-        """One message of an open session. Raises InvalidRequest for what makes no sense."""
+        """One message of an open session. Raises InvalidRequest for what makes no sense, and Unavailable
+        when an inventory cannot be written now: it is kept for the next pass."""
         if self._sessions.get(session.node_id) is not session or message.session_epoch != session.epoch:
             log.info("dropped a message of an old session of %s", session.node_id)
             return
@@ -185,8 +191,7 @@ class Fleet:
                 if status.HasField("disk_free_bytes"):
                     now = replace(now, disk_free_bytes=status.disk_free_bytes)
             case "inventory":
-                inventory = wire_agent.inventory(message.inventory)
-                await self._write_inventory(session, inventory)
+                inventory = session.unwritten = wire_agent.inventory(message.inventory)
                 now = replace(
                     now,
                     devices=inventory.devices,
@@ -195,45 +200,61 @@ class Fleet:
                 )
             case "command_result":
                 result = message.command_result
+                wire_agent.clean_answer(result)
                 if not self.asks.hear(session.node_id, result) and not result.accepted:
-                    self._refused(session.node_id, result)
+                    self._refused(session, result)
             case "log_piece":
+                wire_agent.clean_answer(message.log_piece)
                 self.asks.hear(session.node_id, message.log_piece)
             case "benchmark_report":
+                wire_agent.clean_answer(message.benchmark_report)
                 self.asks.hear(session.node_id, message.benchmark_report)
             case other:
                 log.warning(
                     "%s sent %s, which this release does not know", session.node_id, other or "nothing"
                 )
-        if self._sessions.get(session.node_id) is not session:
-            return  # replaced while its inventory was written
         self._heard[session.node_id] = now
         self._news += device_news(session.node_id, before.devices, now.devices, now.heard_at)
         if replace(now, heard_at=before.heard_at) != before:
             self._hint()
+        if session.unwritten is not None and message.HasField("inventory"):
+            async with self._ledger.writing():
+                await self.write_inventories()
 
-    def _refused(self, node_id: NodeId, result: pb.CommandResult) -> None:
-        """The pass says again what is not done; the same refusal again is no news."""
-        log.warning("%s refused command %s: %s", node_id, result.command_id, result.message)
-        if self._refusals.get(node_id) != result.message:
-            self._refusals[node_id] = result.message
+    def _refused(self, session: Session, result: pb.CommandResult) -> None:
+        """The pass says again what is not done; the same refusal again is no news, also between others."""
+        log.warning("%s refused command %s: %s", session.node_id, result.command_id, result.message)
+        if result.message not in session.refusals and len(session.refusals) < REFUSALS_TOLD:
+            session.refusals.add(result.message)
             text = f"refused what it was told: {result.message}"
-            event = PutEvent(self._tenure.now(), "command_refused", node_id, text, Severity.NOTE)
+            event = PutEvent(self._tenure.now(), "command_refused", session.node_id, text, Severity.NOTE)
             self._news.append(event)
 
-    async def _write_inventory(self, session: Session, inventory: wire_agent.Inventory) -> None:
-        async with self._ledger.writing() as stored:
-            row = stored.nodes[session.node_id]
-            new = replace(
-                row,
-                address=inventory.address,
-                fabrics=inventory.fabrics,
-                pool=inventory.pool,
-                engine_ports=inventory.engine_ports,
-                devices=inventory.rows(),
+    async def write_inventories(self) -> None:
+        """What nodes said they have and is not written yet; under the ledger's pen.
+
+        Raises what a commit raises; then it is tried again with the next pass."""
+        nodes = self._ledger.stored.nodes
+        due = [
+            (session, said)
+            for session in self._sessions.values()
+            if (said := session.unwritten) is not None and session.node_id in nodes
+        ]
+        rows = [
+            replace(
+                nodes[session.node_id],
+                address=said.address,
+                fabrics=said.fabrics,
+                pool=said.pool,
+                engine_ports=said.engine_ports,
+                devices=said.rows(),
             )
-            if new != row:
-                await self._ledger.commit([PutNode(new)])
+            for session, said in due
+        ]
+        await self._ledger.commit([PutNode(row) for row in rows if row != nodes[row.node_id]])
+        for session, said in due:
+            if session.unwritten is said:
+                session.unwritten = None
 
     def closed(self, session: Session) -> None:
         """The stream is gone. Only the session that owns the node may say so of it."""
@@ -338,60 +359,3 @@ def _follows_from_rows(message: pb.ConnectResponse) -> bool:
 def _updated(heard: NodeHeard, health: pb.DeviceHealth) -> tuple[DeviceReport, ...]:
     changed = {device.device_id: device for device in wire_agent.devices(health.devices)}
     return tuple(changed.get(device.device_id, device) for device in heard.devices)
-
-
-def _events(
-    hello: wire_agent.Hello, known: NodeRow | None, older: Session | None, now: float
-) -> list[Change]:
-    node = hello.node_id
-    if known is None:
-        count = len(hello.inventory.devices)
-        return [
-            PutEvent(
-                now, "node_registered", node, f"{count} GPUs, at {hello.inventory.address}", Severity.INFO
-            )
-        ]
-    if known.boot_id != hello.boot_id:
-        # Before the question of two agents: one whose machine lost its power leaves a stream behind too.
-        text = "another boot id: its engines died with the old one"
-        return [PutEvent(now, "node_rebooted", node, text, Severity.NOTE)]
-    if older is not None and older.agent_instance != hello.agent_instance:
-        text = (
-            f"agent {hello.agent_instance} took over from {older.agent_instance}, which was still connected: "
-            "two agents may run under one node id"
-        )
-        return [PutEvent(now, "session_fenced", node, text, Severity.TROUBLE)]
-    return []
-
-
-def _died_with_boot(
-    hello: wire_agent.Hello, known: NodeRow | None, stored: Stored
-) -> dict[ShardId, ShardReport]:
-    """After a reboot the exits of what the agent does not speak of are certain: no need to wait whether it
-    still takes them up. What it does speak of is its own word."""
-    if known is None or known.boot_id == hello.boot_id:
-        return {}
-    ended = Exit(None, None, "rebooted", f"node {hello.node_id} was rebooted")
-    return {
-        shard.shard_id: ShardReport(
-            shard_id=shard.shard_id,
-            replica_id=row.replica_id,
-            group_epoch=row.group_epoch,
-            spec_hash=row.spec_hash,
-            state=ShardState.EXITED,
-            exit=ended,
-            pid=None,
-            pid_start_ticks=None,
-            ports=shard.ports,
-            device_ids=shard.device_ids,
-            progress=None,
-            probed=False,
-            running=None,
-            running_unknown=None,
-            load_s=None,
-            adopted=False,
-        )
-        for row in stored.by_node.get(hello.node_id, ())
-        for shard in row.shards
-        if shard.node_id == hello.node_id and not shard.released and shard.shard_id not in hello.shards
-    }

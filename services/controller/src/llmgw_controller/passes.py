@@ -117,7 +117,9 @@ class Passes:
         for round_ in range(ROUNDS_MAX):
             async with self.ledger.writing() as stored:
                 if round_ == 0:
-                    stored = await self.ledger.read()
+                    await self.ledger.read()
+                    await self.fleet.write_inventories()
+                    stored = self.ledger.stored
                 # In a thread: a large fleet takes long to decide on, and renewals must not wait for that.
                 # What a snapshot holds is never changed in place.
                 decided = await asyncio.to_thread(reconcile, self.snapshot(stored), self.tenure.now())

@@ -102,8 +102,8 @@ class AgentServicer(agent_pb2_grpc.AgentServiceServicer):
                 try:
                     await reign.fleet.hear(session, message)
                 except Unavailable as e:
-                    # The agent says it again; what was heard is kept apart from what could not be written.
-                    log.warning("%s: %s", session.node_id, e.text)
+                    # What was heard counts; what could not be written of it, the next pass writes.
+                    log.warning("%s: %s; to be written later", session.node_id, e.text)
         except LlmgwError as e:
             log.warning("%s: %s; its session ends", session.node_id, e.text)
             last = _reject(reign.tenure.term, e.code, e.text)

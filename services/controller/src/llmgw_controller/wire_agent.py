@@ -26,6 +26,7 @@ from llmgw_controller.core.state import (
 )
 from llmgw_kit.errors import InvalidRequest
 from llmgw_kit.ids import DeviceId, NodeId, ReplicaId, ShardId
+from llmgw_kit.text import is_name, printable
 
 _SHARD_STATE = {
     pb.SHARD_STATE_FETCHING: ShardState.FETCHING,
@@ -58,6 +59,13 @@ WISH_TO_WIRE = {
 
 #: Time-outs for a replica whose profile left the catalog: those of a profile that says nothing.
 WITHOUT_PROFILE = ProfileWritten(engine="command", gpu_class="-", command=["-"])
+
+#: Characters of a name: longer than any host name, device id or shard id is.
+NAME_MOST = 300
+#: Of a text: it stands in a row of a table, or in an event.
+TEXT_MOST = 1000
+#: Of what an engine said last, some lines.
+LAST_WORDS_MOST = 4000
 
 
 @dataclass(frozen=True)
@@ -94,16 +102,33 @@ class Hello:
     weights: tuple[HeldWeights, ...]
 
 
+def _name(given: str, what: str, *, code: str = "invalid_inventory") -> str:
+    """A name goes into rows, commands and pages as it is: it is refused where it cannot, never changed."""
+    if not is_name(given, most=NAME_MOST):
+        raise InvalidRequest(
+            f"{what} {printable(given)[:100]!r} is no name; expected 1 to {NAME_MOST} printable characters "
+            "on one line, with no blank at either end",
+            code=code,
+        )
+    return given
+
+
+def _text(given: str, most: int = TEXT_MOST) -> str:
+    """What people or programs wrote on a node."""
+    return printable(given, most=most)
+
+
 def hello(message: pb.Hello) -> Hello:
     """Raises InvalidRequest naming what is missing or makes no sense."""
     for name in ("node_id", "boot_id", "agent_instance"):
         if not getattr(message, name):
             raise InvalidRequest(f"Hello without {name}", code="invalid_hello")
+        _name(getattr(message, name), name, code="invalid_hello")
     return Hello(
         node_id=NodeId(message.node_id),
         boot_id=message.boot_id,
         agent_instance=message.agent_instance,
-        version=message.version,
+        version=_text(message.version),
         highest_term_seen=message.highest_term_seen if message.HasField("highest_term_seen") else None,
         inventory=inventory(message.inventory),
         shards=shard_reports(message.shards),
@@ -124,12 +149,12 @@ def inventory(message: pb.Inventory) -> Inventory:
             code="invalid_inventory",
         )
     return Inventory(
-        address=message.management_address,
+        address=_name(message.management_address, "management_address"),
         devices=devices(message.devices),
-        fabrics=tuple(sorted(set(message.fabrics))),
-        pool=message.pool if message.HasField("pool") else None,
+        fabrics=tuple(sorted({_name(fabric, "fabric") for fabric in message.fabrics})),
+        pool=_name(message.pool, "pool") if message.pool else None,
         engine_ports=ports,
-        engines=tuple(sorted(set(message.engines))),
+        engines=tuple(sorted({_text(engine) for engine in message.engines})),
         disk_free_bytes=message.disk_free_bytes if message.HasField("disk_free_bytes") else None,
     )
 
@@ -151,37 +176,44 @@ def _device(message: pb.Device) -> DeviceReport:
         raise InvalidRequest(
             f"device {message.device_id!r} lacks its id, class or state", code="invalid_inventory"
         )
-    optional: dict[str, Any] = {
-        name: getattr(message, name) if message.HasField(name) else None
-        for name in (
-            "memory_total_bytes", "memory_used_bytes", "foreign_used_bytes", "temperature_celsius",
-            "power_watts", "driver_version", "reason",
-        )
-    }  # fmt: skip
+    optional = _optional(
+        message,
+        "memory_total_bytes", "memory_used_bytes", "foreign_used_bytes", "temperature_celsius", "power_watts",
+        "driver_version", "reason",
+    )  # fmt: skip
     return DeviceReport(
-        device_id=DeviceId(message.device_id),
+        device_id=DeviceId(_name(message.device_id, "device_id")),
         index=message.index,
-        gpu_class=message.gpu_class,
-        vendor=message.vendor,
+        gpu_class=_name(message.gpu_class, "gpu_class"),
+        vendor=_text(message.vendor),
         state=state,
         since=message.since_unix_s if message.HasField("since_unix_s") else None,
         fault=_fault(message.fault) if message.HasField("fault") else None,
         foreign=tuple(
             ForeignProcess(
-                one.pid, one.name, one.user, one.memory_bytes if one.HasField("memory_bytes") else None
+                one.pid,
+                _text(one.name),
+                _text(one.user),
+                one.memory_bytes if one.HasField("memory_bytes") else None,
             )
             for one in message.foreign
         ),
-        notes=tuple(message.notes),
+        notes=tuple(_text(note) for note in message.notes),
         **optional,
     )
+
+
+def _optional(message: Any, *names: str) -> dict[str, Any]:
+    """Fields by name, absent ones as None, texts made printable."""
+    given = {name: getattr(message, name) if message.HasField(name) else None for name in names}
+    return {name: _text(value) if isinstance(value, str) else value for name, value in given.items()}
 
 
 def _fault(message: pb.DeviceFault) -> DeviceFault:
     fault_class = _FAULT_CLASS.get(message.fault_class)
     if fault_class is None or not message.reason:
         raise InvalidRequest("a device's fault lacks its class or reason", code="invalid_inventory")
-    return DeviceFault(fault_class, message.reason, message.text, message.at_unix_s)
+    return DeviceFault(fault_class, _text(message.reason), _text(message.text), message.at_unix_s)
 
 
 def shard_reports(messages: Sequence[pb.ObservedShard]) -> dict[ShardId, ShardReport]:
@@ -195,31 +227,30 @@ def _shard(message: pb.ObservedShard) -> ShardReport:
         raise InvalidRequest(
             f"shard {message.shard_id!r} lacks its id, replica or state", code="invalid_shard_status"
         )
-    optional: dict[str, Any] = {
-        name: getattr(message, name) if message.HasField(name) else None
-        for name in (
-            "pid", "pid_start_ticks", "progress", "load_s", "probe_error", "stalled_s", "fetch_s",
-            "warm_up_s", "engine_version", "credential",
-        )
-    }  # fmt: skip
+    code = "invalid_shard_status"
+    optional = _optional(
+        message,
+        "pid", "pid_start_ticks", "progress", "load_s", "probe_error", "stalled_s", "fetch_s", "warm_up_s",
+        "engine_version", "credential",
+    )  # fmt: skip
     end = message.exit if message.HasField("exit") else None
     return ShardReport(
-        shard_id=ShardId(message.shard_id),
-        replica_id=ReplicaId(message.replica_id),
+        shard_id=ShardId(_name(message.shard_id, "shard_id", code=code)),
+        replica_id=ReplicaId(_name(message.replica_id, "replica_id", code=code)),
         group_epoch=message.group_epoch,
-        spec_hash=message.spec_hash,
+        spec_hash=_text(message.spec_hash),
         state=state,
         exit=None if end is None else _exit(end),
-        ports=tuple(sorted(message.ports.items())),
-        device_ids=tuple(DeviceId(device) for device in message.device_ids),
+        ports=tuple(sorted((_name(name, "port", code=code), port) for name, port in message.ports.items())),
+        device_ids=tuple(DeviceId(_name(device, "device_id", code=code)) for device in message.device_ids),
         probed=message.probed,
         running=message.running_requests if message.HasField("running_requests") else None,
-        running_unknown=message.running_unknown_reason
+        running_unknown=_text(message.running_unknown_reason)
         if message.HasField("running_unknown_reason")
         else None,
         adopted=message.adopted,
         memory_used_bytes=tuple(
-            sorted((DeviceId(name), used) for name, used in message.memory_used_bytes.items())
+            sorted((DeviceId(_text(name)), used) for name, used in message.memory_used_bytes.items())
         ),
         **optional,
     )
@@ -229,8 +260,8 @@ def _exit(message: pb.ShardExit) -> Exit:
     return Exit(
         code=message.code if message.HasField("code") else None,
         signal=message.signal if message.HasField("signal") else None,
-        reason=message.reason,
-        message=message.message,
+        reason=_text(message.reason),
+        message=_text(message.message, LAST_WORDS_MOST),
     )
 
 
@@ -238,17 +269,28 @@ def held_weights(messages: Sequence[pb.HeldWeights]) -> tuple[HeldWeights, ...]:
     """By name."""
     return tuple(
         HeldWeights(
-            message.model,
-            message.version,
+            _text(message.model),
+            _text(message.version),
             message.bytes,
             message.complete,
             fetching=message.fetching,
             progress=message.progress if message.HasField("progress") else None,
-            error=message.error if message.HasField("error") else None,
-            shard_ids=tuple(ShardId(name) for name in message.shard_ids),
+            error=_text(message.error) if message.HasField("error") else None,
+            shard_ids=tuple(ShardId(_text(name)) for name in message.shard_ids),
         )
         for message in sorted(messages, key=lambda one: (one.model, one.version))
     )
+
+
+def clean_answer(reply: pb.CommandResult | pb.LogPiece | pb.BenchmarkReport) -> None:
+    """Make what a node answers in words printable, in place. The bytes of a log stay what they are."""
+    match reply:
+        case pb.CommandResult():
+            reply.message = _text(reply.message, LAST_WORDS_MOST)
+        case pb.BenchmarkReport() if reply.HasField("level") and reply.level.HasField("failure"):
+            reply.level.failure = _text(reply.level.failure)
+    if not isinstance(reply, pb.CommandResult) and reply.HasField("error"):
+        reply.error = _text(reply.error)
 
 
 def shard_spec(
