@@ -12,6 +12,8 @@ from llmgw_router.supervisor.workers import PoolConfig, WorkerPool
 STEP_S = 30.0
 
 CHAT = b"/v1/chat/completions"
+#: The least that the router takes for a request, of the model that `endpoint` serves.
+BODY = b'{"model":"m","messages":[]}'
 
 
 @dataclass

@@ -6,10 +6,8 @@ from pathlib import Path
 
 from llmgw_router.relay.ipc import ActivationRefused, Availability, ModelRow
 
-from .harness import Client, Router, endpoint, router
+from .harness import BODY, Client, Router, endpoint, router
 from .upstream import Upstream, answering, json_answer
-
-BODY = b'{"model":"m","messages":[]}'
 
 
 def cold(**changes: object) -> ModelRow:

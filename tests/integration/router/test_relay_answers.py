@@ -4,10 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from .harness import CHAT, endpoint, router
+from .harness import BODY, CHAT, endpoint, router
 from .upstream import LAST, SSE_HEAD, Connection, Upstream, answering, chunk, json_answer
 
-BODY = b'{"model":"m","messages":[]}'
 EVENTS = (
     b'data: {"choices":[{"delta":{"content":"h\xc3\xa9"}}]}\n\n: ping\n\nevent: x\nid: 1\r\n'
     b"retry: 5\rdata: a\ndata: b\n\ndata: [DONE]\n\n"

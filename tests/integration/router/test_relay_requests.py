@@ -9,10 +9,9 @@ import pytest
 
 from llmgw_router.relay.ipc import ModelRow
 
-from .harness import CHAT, QUICK, endpoint, router
+from .harness import BODY, CHAT, QUICK, endpoint, router
 from .upstream import LAST, SSE_HEAD, Connection, Upstream, answering, chunk, json_answer
 
-BODY = b'{"model":"m","messages":[]}'
 LINE = b"POST /v1/chat/completions HTTP/1.1\r\n"
 
 

@@ -14,10 +14,8 @@ from llmgw_router.relay.ipc import ModelRow
 from llmgw_router.supervisor.ports import PortTaken, reserve
 from llmgw_router.supervisor.workers import PoolConfig, WorkerPool
 
-from .harness import QUICK, Heard, endpoint, router
+from .harness import BODY, QUICK, Heard, endpoint, router
 from .upstream import LAST, SSE_HEAD, Connection, Upstream, answering, chunk, json_answer
-
-BODY = b'{"model":"m","messages":[]}'
 
 
 @pytest.mark.parametrize("shared", [False, True])
