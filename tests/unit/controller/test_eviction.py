@@ -1,6 +1,6 @@
 """Eviction to make room, step by step: what is asked for before the stop, and how it ends.
 
-Cases of shared/cases/control-plane.md are named by their number.
+Cases of real failures are named by their number.
 """
 
 from dataclasses import replace
