@@ -1,6 +1,8 @@
 """Adding, changing and removing stored models at run time."""
 
+import asyncio
 import logging
+from collections.abc import Sequence
 
 from llmgw.v1 import operator_pb2 as pb
 from llmgw_controller.catalog_file import canonical_json, check_names, parse_model_json
@@ -18,7 +20,7 @@ from llmgw_controller.core.plan import (
     Severity,
 )
 from llmgw_controller.core.rollout import is_current
-from llmgw_controller.core.state import DeploymentRow, Stored, Wish
+from llmgw_controller.core.state import DeploymentRow, Snapshot, Stored, Wish
 from llmgw_controller.reign import Reign
 from llmgw_kit.errors import Conflict, InvalidRequest, NotFound
 from llmgw_kit.ids import ModelId
@@ -33,52 +35,95 @@ NAMED_MAX = 8
 async def apply_model(
     reign: Reign, text: str, *, dry_run: bool, strict: bool = False
 ) -> pb.ApplyModelResponse:
-    """Store the model, or only say what would come of it.
+    """One model; as `apply_models`."""
+    (answer,) = await apply_models(reign, [text], dry_run=dry_run, strict=strict)
+    return answer
+
+
+async def apply_models(
+    reign: Reign, texts: Sequence[str], *, dry_run: bool, strict: bool = False
+) -> list[pb.ApplyModelResponse]:
+    """Store all models, or only say what would come of each; one that is refused refuses them all.
 
     Raises InvalidRequest for what makes no sense and, if `strict`, for what can never fit the known nodes;
     Conflict for a name that the configuration owns."""
-    model = parse_model_json(text, source=Source.STORED, where="the model")
+    models = [
+        parse_model_json(text, source=Source.STORED, where=_where(number, len(texts)))
+        for number, text in enumerate(texts, start=1)
+    ]
     async with reign.ledger.writing() as stored:
-        configured = {one.name for one in reign.rules.configured}
+        _names(reign, models)
+        snapshot, now = reign.snapshot(stored), reign.tenure.now()
+        # In a thread, as a pass decides: renewals must not wait for a large fleet.
+        never_fits = await asyncio.to_thread(_never_fits, snapshot, models, now)
+        if strict:
+            _refuse_what_never_fits(models, never_fits)
+        changes: list[Change] = []
+        answers: list[pb.ApplyModelResponse] = []
+        for model, lines in zip(models, never_fits, strict=True):
+            before = reign.ledger.catalog.models.get(model.name)
+            new = "changed" if model.name in stored.models else "created"
+            outcome = "unchanged" if before == model else new
+            warnings = _warnings(reign, stored, before, model, lines)
+            answers.append(pb.ApplyModelResponse(model=model.name, outcome=outcome, warnings=warnings))
+            if outcome != "unchanged":
+                changes += [
+                    PutModel(model.name, canonical_json(model), now),
+                    PutEvent(now, f"model_{outcome}", model.name, _what(before, model), Severity.INFO),
+                ]
+        if changes and not dry_run:
+            await reign.ledger.commit(changes)
+            for answer in (one for one in answers if one.outcome != "unchanged"):
+                log.info("model %s %s", answer.model, answer.outcome)
+                for warning in memory_warnings(reign):
+                    log.warning("model %s: %s", answer.model, warning)
+    reign.hints()
+    return answers
+
+
+def _where(number: int, count: int) -> str:
+    return "the model" if count == 1 else f"model {number} of {count}"
+
+
+def _names(reign: Reign, models: Sequence[Model]) -> None:
+    configured = {one.name for one in reign.rules.configured}
+    for model in models:
         if model.name in configured:
             raise Conflict(
                 f"model {model.name} is in the controller's configuration, which wins over what is stored",
                 code="configured_model",
                 next_steps=["change the configuration file, or apply it under another name"],
             )
-        others = [one for one in reign.ledger.catalog.sorted_models() if one.name != model.name]
-        check_names([*others, model], where="the catalog")
-        never_fits = _never_fits(reign, stored, model)
-        if strict and len(never_fits) == len(model.profiles):
+    named = {one.name for one in models}
+    others = [one for one in reign.ledger.catalog.sorted_models() if one.name not in named]
+    check_names([*others, *models], where="the catalog")
+
+
+def _never_fits(snapshot: Snapshot, models: Sequence[Model], now: float) -> list[list[str]]:
+    """Of each model a line for each profile that no waiting and no eviction gives a place on the nodes that
+    are known."""
+    found = rooms(snapshot, now)
+    return [
+        [
+            f"profile {profile.name} {why}"
+            for profile in model.profiles
+            if (why := never_because(model, profile, found)) is not None
+        ]
+        for model in models
+    ]
+
+
+def _refuse_what_never_fits(models: Sequence[Model], never_fits: Sequence[Sequence[str]]) -> None:
+    for model, lines in zip(models, never_fits, strict=True):
+        if len(lines) == len(model.profiles):
             raise InvalidRequest(
-                f"model {model.name} can never fit the nodes that are known: {'; '.join(never_fits)}",
+                f"model {model.name} can never fit the nodes that are known: {'; '.join(lines)}",
                 code="never_fits",
                 next_steps=[
                     "what there is: llmgwctl gpus",
                     "without --strict it is stored all the same",
                 ],
             )
-        before = reign.ledger.catalog.models.get(model.name)
-        outcome = "unchanged" if before == model else "changed" if model.name in stored.models else "created"
-        answer = pb.ApplyModelResponse(
-            model=model.name, outcome=outcome, warnings=_warnings(reign, stored, before, model, never_fits)
-        )
-        if outcome != "unchanged" and not dry_run:
-            now = reign.tenure.now()
-            event = PutEvent(now, f"model_{outcome}", model.name, _what(before, model), Severity.INFO)
-            await reign.ledger.commit([PutModel(model.name, canonical_json(model), now), event])
-            log.info("model %s %s", model.name, outcome)
-            for warning in memory_warnings(reign):
-                log.warning("model %s: %s", model.name, warning)
-    reign.hints()
-    return answer
-
-
-def _never_fits(reign: Reign, stored: Stored, model: Model) -> list[str]:
-    """A line for each profile that no waiting and no eviction gives a place on the nodes that are known."""
-    found = rooms(reign.snapshot(stored), reign.tenure.now())
-    told = ((profile.name, never_because(model, profile, found)) for profile in model.profiles)
-    return [f"profile {name} {why}" for name, why in told if why is not None]
 
 
 def _warnings(

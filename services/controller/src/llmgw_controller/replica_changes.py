@@ -1,12 +1,15 @@
 """Letting one replica go because an operator says so: drain or stop."""
 
 import logging
+from collections.abc import Sequence
+from dataclasses import replace
 
 from llmgw.v1 import operator_pb2 as pb
 from llmgw_controller.core.activity import Idle, Verdicts
+from llmgw_controller.core.apply import apply
 from llmgw_controller.core.dismissal import Dismissal, dismiss
 from llmgw_controller.core.idleness import verdicts
-from llmgw_controller.core.plan import PutEvent, PutReplica, Severity
+from llmgw_controller.core.plan import Change, PutEvent, PutReplica, Severity
 from llmgw_controller.core.replica import is_unreachable
 from llmgw_controller.core.state import ReplicaRow, Snapshot, Stored, Wish
 from llmgw_controller.reign import Reign
@@ -22,27 +25,39 @@ NAMED_MAX = 8
 
 async def drain_replica(reign: Reign, name: str, *, dry_run: bool) -> pb.ReplicaChange:
     """Take nothing new, finish, stop; or only say what would come of it. Raises NotFound."""
-    return await _dismiss(reign, name, Wish.DRAIN, dry_run=dry_run)
+    (change,) = await let_go(reign, [name], Wish.DRAIN, dry_run=dry_run)
+    return change
 
 
 async def stop_replica(reign: Reign, name: str, *, dry_run: bool) -> pb.ReplicaChange:
     """End it now; or only say what would come of it. Raises NotFound."""
-    return await _dismiss(reign, name, Wish.STOP, dry_run=dry_run)
+    (change,) = await let_go(reign, [name], Wish.STOP, dry_run=dry_run)
+    return change
 
 
-async def _dismiss(reign: Reign, name: str, wish: Wish, *, dry_run: bool) -> pb.ReplicaChange:
+async def let_go(reign: Reign, names: Sequence[str], wish: Wish, *, dry_run: bool) -> list[pb.ReplicaChange]:
+    """One after another in one commit, each judged with those before it gone; one that is not there refuses
+    them all. Raises NotFound."""
     async with reign.ledger.writing() as stored:
         snapshot, now = reign.snapshot(stored), reign.tenure.now()
-        row = stored.replicas.get(ReplicaId(name))
-        if row is None:
-            raise _unknown(reign, snapshot, name, now)
-        found = dismiss(snapshot, row, wish, now)
-        if found.row is not None and not dry_run:
-            event = PutEvent(now, "leaving", name, found.row.reason or found.outcome, Severity.INFO)
-            await reign.ledger.commit([PutReplica(found.row), event])
-            log.info("replica %s", found.text)
+        changes: list[Change] = []
+        told: list[pb.ReplicaChange] = []
+        for name in names:
+            row = snapshot.stored.replicas.get(ReplicaId(name))
+            if row is None:
+                raise _unknown(reign, snapshot, name, now)
+            found = dismiss(snapshot, row, wish, now)
+            told.append(_told(name, found))
+            if found.row is not None:
+                reason = found.row.reason or found.outcome
+                changes += [PutReplica(found.row), PutEvent(now, "leaving", name, reason, Severity.INFO)]
+                snapshot = replace(snapshot, stored=apply(snapshot.stored, [PutReplica(found.row)]))
+        if not dry_run:
+            await reign.ledger.commit(changes)
+            for change in (one for one in told if one.outcome != "unchanged"):
+                log.info("replica %s", change.text)
     reign.hints()
-    return _told(name, found)
+    return told
 
 
 def _told(name: str, found: Dismissal) -> pb.ReplicaChange:

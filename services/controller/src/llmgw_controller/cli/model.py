@@ -47,9 +47,10 @@ def model_apply(
     else:
         assert file is not None
         found = models_in(file)
-    for one in found:
-        request = pb.ApplyModelRequest(model_json=json.dumps(one), dry_run=dry_run, strict=strict)
-        answer = session.ask(lambda stub, request=request: stub.ApplyModel(request, timeout=10))  # type: ignore[misc]
+    first, *more = [json.dumps(one) for one in found]
+    request = pb.ApplyModelRequest(model_json=first, more_model_json=more, dry_run=dry_run, strict=strict)
+    said = session.ask(lambda stub: stub.ApplyModel(request, timeout=30))
+    for answer in (said, *said.more):
         if session.output == "json":
             click.echo(
                 json.dumps(

@@ -19,11 +19,11 @@ def replica() -> None:
 @click.option("--dry-run", is_flag=True, help="Say what would follow; nothing is changed.")
 @click.pass_obj
 def replica_drain(session: Session, names: tuple[str, ...], *, dry_run: bool) -> None:
-    """Take nothing new, finish what runs, stop. One after another; the first refusal ends it."""
-    for name in names:
-        request = pb.DrainReplicaRequest(replica_id=name, dry_run=dry_run)
-        answer = session.ask(lambda stub, request=request: stub.DrainReplica(request, timeout=10))  # type: ignore[misc]
-        _print(session, "llmgw.replica-drain/1", answer.change, dry_run=dry_run)
+    """Take nothing new, finish what runs, stop. All that are named, or none."""
+    request = pb.DrainReplicaRequest(replica_id=names[0], more_replica_ids=names[1:], dry_run=dry_run)
+    answer = session.ask(lambda stub: stub.DrainReplica(request, timeout=10))
+    for change in (answer.change, *answer.more):
+        _print(session, "llmgw.replica-drain/1", change, dry_run=dry_run)
 
 
 @replica.command("stop")
@@ -31,11 +31,11 @@ def replica_drain(session: Session, names: tuple[str, ...], *, dry_run: bool) ->
 @click.option("--dry-run", is_flag=True, help="Say what would follow; nothing is changed.")
 @click.pass_obj
 def replica_stop(session: Session, names: tuple[str, ...], *, dry_run: bool) -> None:
-    """End it now; what it has in flight may be cut short. The first refusal ends it."""
-    for name in names:
-        request = pb.StopReplicaRequest(replica_id=name, dry_run=dry_run)
-        answer = session.ask(lambda stub, request=request: stub.StopReplica(request, timeout=10))  # type: ignore[misc]
-        _print(session, "llmgw.replica-stop/1", answer.change, dry_run=dry_run)
+    """End it now; what it has in flight may be cut short. All that are named, or none."""
+    request = pb.StopReplicaRequest(replica_id=names[0], more_replica_ids=names[1:], dry_run=dry_run)
+    answer = session.ask(lambda stub: stub.StopReplica(request, timeout=10))
+    for change in (answer.change, *answer.more):
+        _print(session, "llmgw.replica-stop/1", change, dry_run=dry_run)
 
 
 def _print(session: Session, schema: str, change: pb.ReplicaChange, *, dry_run: bool) -> None:

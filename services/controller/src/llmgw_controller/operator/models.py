@@ -7,7 +7,7 @@ from llmgw_controller.activations import OPERATOR_KEEPS_S
 from llmgw_controller.changes import MEMORY_WARNING
 from llmgw_controller.core.activation import Pending, Ready, Refused, decide
 from llmgw_controller.deployment_changes import pin_model, start_model, stop_model
-from llmgw_controller.model_changes import apply_model, remove_model
+from llmgw_controller.model_changes import apply_models, remove_model
 from llmgw_controller.operator.desk import Context, Desk
 from llmgw_controller.shipped import shipped_models
 from llmgw_kit.errors import Conflict, Unavailable
@@ -19,13 +19,14 @@ class Models(Desk):
     """Stored models, and what operators wish of any."""
 
     async def ApplyModel(self, request: pb.ApplyModelRequest, context: Context) -> pb.ApplyModelResponse:
-        """Add or change a stored model."""
+        """Add or change stored models, all of them or none."""
+        texts = [request.model_json, *request.more_model_json]
         with self._changing() as reign:
-            answer = await apply_model(
-                reign, request.model_json, dry_run=request.dry_run, strict=request.strict
-            )
-        answer.store = self._store_kind
-        return answer
+            answers = await apply_models(reign, texts, dry_run=request.dry_run, strict=request.strict)
+        for answer in answers:
+            answer.store = self._store_kind
+        answers[0].more.extend(answers[1:])
+        return answers[0]
 
     async def RemoveModel(self, request: pb.RemoveModelRequest, context: Context) -> pb.RemoveModelResponse:
         """Remove a stored model; its replicas drain and stop."""

@@ -1,23 +1,26 @@
-"""The calls on single replicas."""
+"""The calls that let replicas go."""
 
 from llmgw.v1 import operator_pb2 as pb
+from llmgw_controller.core.state import Wish
 from llmgw_controller.operator.desk import Context, Desk
-from llmgw_controller.replica_changes import drain_replica, stop_replica
+from llmgw_controller.replica_changes import let_go
 
 
 class Replicas(Desk):
-    """One replica at a time."""
+    """Drained or stopped by name."""
 
     async def DrainReplica(
         self, request: pb.DrainReplicaRequest, context: Context
     ) -> pb.DrainReplicaResponse:
-        """Let one replica finish and stop."""
+        """Let replicas finish and stop, all that are named or none."""
+        names = [request.replica_id, *request.more_replica_ids]
         with self._changing() as reign:
-            change = await drain_replica(reign, request.replica_id, dry_run=request.dry_run)
-        return pb.DrainReplicaResponse(change=change)
+            change, *more = await let_go(reign, names, Wish.DRAIN, dry_run=request.dry_run)
+        return pb.DrainReplicaResponse(change=change, more=more)
 
     async def StopReplica(self, request: pb.StopReplicaRequest, context: Context) -> pb.StopReplicaResponse:
-        """End one replica now."""
+        """End replicas now, all that are named or none."""
+        names = [request.replica_id, *request.more_replica_ids]
         with self._changing() as reign:
-            change = await stop_replica(reign, request.replica_id, dry_run=request.dry_run)
-        return pb.StopReplicaResponse(change=change)
+            change, *more = await let_go(reign, names, Wish.STOP, dry_run=request.dry_run)
+        return pb.StopReplicaResponse(change=change, more=more)
