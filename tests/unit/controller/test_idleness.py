@@ -7,11 +7,12 @@ import pytest
 from llmgw_controller.core.activity import Activity, Busy, Idle, Unknown
 from llmgw_controller.core.claims import rooms
 from llmgw_controller.core.idleness import idle_replicas, may_leave, silent_members, verdict, verdicts
-from llmgw_controller.core.state import Cause, Phase, ShardState, Watched
+from llmgw_controller.core.state import Cause, Phase, ShardState, Watched, Wish
 from llmgw_controller.core.trouble import troubles
 from llmgw_kit.ids import ModelId
 from tests.unit.controller.build import (
     NOW,
+    Stage,
     activity,
     ask,
     heard,
@@ -31,12 +32,11 @@ BOTH = {"r1": member("r1"), "r2": member("r2")}
 TOUCHED = {"m/1": 700.0}
 
 
-def judged(read, *, row=ROW, routers=BOTH, running=0, unknown=None, silent=False, **changes):
-    word = heard(
-        node("n1"),
-        [report(row, row.shards[0], ShardState.SERVING, running=running, running_unknown=unknown)],
-        at=NOW - (60 if silent else 1),
+def judged(read, *, row=ROW, routers=BOTH, running=0, unknown=None, silent=False, adopted=False, **changes):
+    said = report(
+        row, row.shards[0], ShardState.SERVING, running=running, running_unknown=unknown, adopted=adopted
     )
+    word = heard(node("n1"), [said], at=NOW - (60 if silent else 1))
     snap = snapshot([ONE], [node("n1")], [row], [word], activity=read, routers=routers, **changes)
     return verdict(snap, row, NOW)
 
@@ -140,6 +140,22 @@ CASES = {
         Unknown("engine_gauge_unreadable"),
     ),
     "an engine without a gauge": (judged(FRESH, running=None), Idle(700.0, never_asked=False)),
+    "a new leader has looked at the gauge for 20 s: what ran there before it cannot know": (
+        judged(FRESH, term_started=NOW - 20),
+        Idle(20.0, never_asked=False),
+    ),
+    "a new leader, never asked through a router": (
+        judged(activity(router("r1"), router("r2")), term_started=NOW - 20),
+        Idle(20.0, never_asked=True),
+    ),
+    "a new leader, an engine without a gauge: nobody ever saw more than the routers' map": (
+        judged(FRESH, running=None, term_started=NOW - 20),
+        Idle(700.0, never_asked=False),
+    ),
+    "a new leader and a new agent, which has not read the gauge yet": (
+        judged(FRESH, running=None, adopted=True, term_started=NOW - 20),
+        Idle(20.0, never_asked=False),
+    ),
     "its node is silent": (judged(FRESH, silent=True), Unknown("node_silent")),
     "no router at all, watched": (judged(activity(), routers={}), Idle(5000.0, never_asked=True)),
 }
@@ -149,6 +165,24 @@ CASES = {
 def test_the_rules(case):
     found, expected = CASES[case]
     assert found == expected
+
+
+def test_a_change_of_leader_restarts_the_clock_of_idleness_and_no_more():
+    """Scale to zero comes later by as much, and comes."""
+    snap = snapshot(
+        [ONE],
+        [node("n1")],
+        [replace(ROW, cause=Cause.ACTIVATION)],
+        activity=FRESH,
+        routers=BOTH,
+        term_started=NOW - 1,
+    )
+    heir = Stage(snap)
+    began = heir.now - 1
+    while heir.rows["m/1"].wish is Wish.SERVE:
+        heir.step()
+        assert heir.now - began < 700, "it never goes"
+    assert heir.now - began >= 600
 
 
 @pytest.mark.parametrize("skew_s", [-600.0, 600.0, 86_400.0])

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from llmgw_controller.core.activity import Activity, ActivityMap, Idle, RouterReport
 from llmgw_controller.core.idleness import verdict
 from llmgw_controller.core.state import Phase, RouterRow, ShardState, Snapshot, Watched
+from llmgw_controller.core.watching import watch
 from llmgw_kit.ids import ReplicaId, RouterId
 from tests.unit.controller.build import (
     NOW,
@@ -84,7 +85,7 @@ def worlds(draw) -> Snapshot:
         said = [report(row, part, ShardState.SERVING, running=running, running_unknown=unknown)]
         words.append(heard(node(name), said, at=NOW - (60 if hit and "node silent" in wrong else 1)))
     return snapshot(
-        [ONE], [node("n1"), node("n2")], [row], words,
+        [ONE], [node("n1"), node("n2")], [row], words, term_started=NOW - draw(st.floats(0, 4000)),
         activity=Activity(None, "redis_unreachable") if "map away" in wrong else Activity(there, ""),
         routers=members,
         idle_floor=None if floor is None else NOW - floor,
@@ -121,6 +122,8 @@ def test_idle_has_a_witness_for_everything(world):
     bounds = [NOW - (row.ready_since or NOW), there.now - there.watching_since]
     bounds += [there.now - at for at in there.touched.values()]
     bounds += [NOW - at for at in world.watched.ran_at.values()]
+    if any(one.running is not None for word in world.heard.values() for one in word.shards.values()):
+        bounds.append(NOW - world.term_started)
     bounds += [] if world.stored.idle_floor is None else [NOW - world.stored.idle_floor]
     assert said.for_s <= min(bounds) + 1e-6
     assert said.never_asked is (row.replica_id not in there.touched)
@@ -141,6 +144,50 @@ def test_less_evidence_is_never_more_idleness(world, name):
     if not isinstance(said, Idle) and RouterId(name) not in there.routers:
         assert not isinstance(less, Idle)
     assert not isinstance(found(replace(world, activity=Activity(None, "redis_unreachable"))), Idle)
+
+
+#: What the head's agent says of the gauge, look by look; "agent": it was restarted and has not read it yet.
+GAUGES = st.lists(st.sampled_from([0, 0, 0, 1, 3, "agent"]), min_size=2, max_size=12)
+
+
+@settings(max_examples=400, deadline=None)
+@given(worlds(), GAUGES | st.lists(st.none(), min_size=2, max_size=12), st.data())
+def test_a_new_leader_calls_nothing_idle_for_longer_than_the_old_one_would(world, gauges, data):
+    """Whatever an engine ran past the routers before the change of leader, or while nobody led."""
+    row = world.stored.replicas[ReplicaId("m/1")]
+    steps = data.draw(st.lists(st.floats(1, 900), min_size=len(gauges), max_size=len(gauges)))
+    change = data.draw(st.integers(1, len(gauges) - 1))
+    now, began = NOW, NOW
+    old, new = replace(world, term_started=NOW - 1e6, watched=Watched()), None
+    for position, (gauge, step_s) in enumerate(zip(gauges, steps, strict=True)):
+        now += step_s
+        adopted = "agent" in gauges[: position + 1]
+        running = None if gauge == "agent" else gauge
+        words = {}
+        for part in PARTS:
+            head = part.rank == 0
+            said = report(
+                row, part, ShardState.SERVING, running=running if head else None, adopted=adopted and head
+            )
+            words[part.node_id] = heard(node(part.node_id), [said], at=now)
+        old = _look(old, words, now, now - began)
+        if position >= change:
+            new = _look(new or replace(old, term_started=now - 1, watched=Watched()), words, now, now - began)
+            one, other = (verdict(each, row, now) for each in (old, new))
+            assert type(one) is type(other)
+            if isinstance(one, Idle) and isinstance(other, Idle):
+                assert other.for_s <= one.for_s + 1e-6
+
+
+def _look(before: Snapshot, words, now: float, later_s: float) -> Snapshot:
+    """A leader looks; the map's clock has gone on, and every router reports."""
+    there = before.activity.map
+    if there is not None:
+        at = THERE + later_s
+        routers = {key: replace(one, at=at) for key, one in there.routers.items()}
+        there = replace(there, now=at, routers=routers)
+    seen = replace(before, heard=words, activity=replace(before.activity, map=there))
+    return replace(seen, watched=watch(before.watched, seen, now))
 
 
 @settings(max_examples=200, deadline=None)

@@ -314,6 +314,7 @@ def test_why_it_fits_after_an_eviction():
         [one],
         activity=activity(router(), touched={"m/1": 11_400}),
         routers={"r1": member()},
+        term_started=NOW - 20_000,
     )
     snap = replace(
         snap,

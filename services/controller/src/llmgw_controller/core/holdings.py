@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from llmgw_controller.core.activity import Idle, Unknown, Verdicts
 from llmgw_controller.core.catalog import Model
 from llmgw_controller.core.hearing import is_learning
+from llmgw_controller.core.idleness import last_asked_at
 from llmgw_controller.core.plan import Change, PutEvent, PutReplica, Severity
 from llmgw_controller.core.regret import prices
 from llmgw_controller.core.replica import with_wish
@@ -101,7 +102,7 @@ def holdings(
                         gpus=_gpus(row),
                         idle_s=verdict.for_s,
                         never_asked=verdict.never_asked,
-                        last_asked_at=None if verdict.never_asked else now - verdict.for_s,
+                        last_asked_at=last_asked_at(snapshot, replica_id, now),
                         reload_s=costs.reload_s(theirs, profile),
                         kept=kept(snapshot, row, theirs, verdict, asker, costs, now),
                     )

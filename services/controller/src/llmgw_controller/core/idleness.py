@@ -55,7 +55,7 @@ def verdict(snapshot: Snapshot, row: ReplicaRow, now: float) -> Verdict:
     missing = _watch_broken(snapshot, activity, fresh)
     if missing is not None:
         return Unknown(missing)
-    return _idle(snapshot, row, activity, now)
+    return _idle(snapshot, row, activity, reports, now)
 
 
 def fresh_routers(snapshot: Snapshot) -> dict[RouterId, RouterReport]:
@@ -138,8 +138,12 @@ def _is_mute(snapshot: Snapshot, router_id: RouterId, fresh: dict[RouterId, Rout
     return report is None or report.incarnation != snapshot.stored.routers[router_id].incarnation
 
 
-def _idle(snapshot: Snapshot, row: ReplicaRow, activity: ActivityMap, now: float) -> Idle:
-    assert activity.watching_since is not None
+def unused_s(snapshot: Snapshot, row: ReplicaRow, now: float) -> float:
+    """Seconds since the newest sign of use, or since one that may have been lost, as far as anybody knows. To
+    be asked only of a replica whose verdict is Idle."""
+    activity = snapshot.activity.map
+    assert activity is not None, f"{row.replica_id}: without a map"
+    assert activity.watching_since is not None, f"{row.replica_id}: not watched"
     touched = activity.touched.get(row.replica_id)
     # Redis's clock and the term clock are two: only ages cross from one to the other.
     ages = [now - row.ready_since if row.ready_since is not None else 0.0]
@@ -155,7 +159,31 @@ def _idle(snapshot: Snapshot, row: ReplicaRow, activity: ActivityMap, now: float
     # A time from before the watch began may be too old: a router that said goodbye before a flush cannot
     # resend its own, newer one. So nothing is idle for longer than it was watched.
     ages.append(activity.now - max(touched or 0.0, activity.watching_since))
-    return Idle(max(0.0, min(ages)), never_asked=touched is None)
+    return max(0.0, min(ages))
+
+
+def last_asked_at(snapshot: Snapshot, replica_id: ReplicaId, now: float) -> float | None:
+    """Through a router, as a time of the term clock; None: never, as far as the map goes back."""
+    activity = snapshot.activity.map
+    if activity is None or replica_id not in activity.touched:
+        return None
+    # An age crosses from Redis's clock to ours; a time would not.
+    return now - max(0.0, activity.now - activity.touched[replica_id])
+
+
+def _idle(
+    snapshot: Snapshot, row: ReplicaRow, activity: ActivityMap, reports: list[ShardReport], now: float
+) -> Idle:
+    for_s = unused_s(snapshot, row, now)
+    # What is sent past the routers only the gauge tells, and this leader knows only what it told in its term.
+    if any(_may_have_gauge(report) for report in reports):
+        for_s = min(for_s, max(0.0, now - snapshot.term_started))
+    return Idle(for_s, never_asked=row.replica_id not in activity.touched)
+
+
+def _may_have_gauge(report: ShardReport) -> bool:
+    """An agent that took the engine over tells of no gauge until it has read it."""
+    return report.running is not None or report.adopted
 
 
 def _is_direct(snapshot: Snapshot, row: ReplicaRow, fresh: dict[RouterId, RouterReport]) -> bool:

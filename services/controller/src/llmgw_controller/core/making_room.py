@@ -13,6 +13,7 @@ from llmgw_controller.core.earmarks import Open, open_evictions
 from llmgw_controller.core.evidence import confirmed_since, evidence
 from llmgw_controller.core.exits import exit_of, release_exited
 from llmgw_controller.core.hearing import is_learning
+from llmgw_controller.core.idleness import unused_s
 from llmgw_controller.core.plan import PutEviction, PutReplica, Severity
 from llmgw_controller.core.replica import taken_back, with_wish
 from llmgw_controller.core.state import (
@@ -127,8 +128,11 @@ def _in_use(draft: Draft, receipt: EvictionRow, row: ReplicaRow) -> str | None:
     match verdict:
         case Busy():
             return f"{row.replica_id} is in use"
-        case Idle(for_s) if for_s + SLACK_S < draft.now - receipt.decided_at:
-            return f"{row.replica_id} was used {lasting(for_s)} ago"
+        case Idle():
+            # Not `for_s`: a change of leader is no use of it.
+            used_s = unused_s(draft.snapshot, row, draft.now)
+            if used_s + SLACK_S < draft.now - receipt.decided_at:
+                return f"{row.replica_id} was used {lasting(used_s)} ago"
     return None
 
 

@@ -16,7 +16,7 @@ from llmgw_controller.core.deployments import created_at, effective_pinned, is_s
 from llmgw_controller.core.fabrics import FabricLine, fabrics
 from llmgw_controller.core.hearing import NodeState, brake, is_learning, report_of
 from llmgw_controller.core.holdings import Holdings, holdings
-from llmgw_controller.core.idleness import fresh_routers, idle_replicas
+from llmgw_controller.core.idleness import fresh_routers, idle_replicas, last_asked_at
 from llmgw_controller.core.proposals import Proposal, proposals
 from llmgw_controller.core.replica import is_routable, is_unreachable
 from llmgw_controller.core.routes import endpoint_url
@@ -213,7 +213,7 @@ def _replica(snapshot: Snapshot, row: ReplicaRow, verdicts: Verdicts, now: float
         gpus=sum(len(shard.device_ids) for shard in row.shards if not shard.released),
         in_flight=_in_flight(snapshot, row, verdicts),
         verdict=verdicts.by_replica.get(row.replica_id),
-        last_asked_at=_last_asked(snapshot, row.replica_id, now),
+        last_asked_at=last_asked_at(snapshot, row.replica_id, now),
         progress=progress_of(snapshot, row) if row.phase in RISING else None,
         url=endpoint_url(snapshot, row),
         probe_error=next((report.probe_error for report in reports if report.probe_error), None),
@@ -269,14 +269,6 @@ def _in_flight(snapshot: Snapshot, row: ReplicaRow, verdicts: Verdicts) -> int |
     if snapshot.activity.map is None or any(name not in fresh for name in snapshot.stored.routers):
         return None
     return sum(report.in_flight.get(row.replica_id, 0) for report in fresh.values())
-
-
-def _last_asked(snapshot: Snapshot, replica_id: ReplicaId, now: float) -> float | None:
-    activity = snapshot.activity.map
-    if activity is None or replica_id not in activity.touched:
-        return None
-    # An age crosses from Redis's clock to ours; a time would not.
-    return now - max(0.0, activity.now - activity.touched[replica_id])
 
 
 def _node_counts(nodes: tuple[NodeLine, ...]) -> NodeCounts:
