@@ -11,6 +11,7 @@ from llmgw_controller.core.activation import (
     decide,
 )
 from llmgw_controller.core.loads import eta
+from llmgw_controller.core.plan import PutEvent
 from llmgw_controller.core.state import Cause, LoadRecord, Phase, ShardState
 from llmgw_kit.ids import ModelId
 from tests.unit.controller.build import (
@@ -198,3 +199,13 @@ def test_room_that_comes_free_soon_after_a_refusal_is_taken():
         stage.obey()
         stage.step()
     assert stage.rows["m/1"].phase is Phase.READY
+
+
+def test_an_operators_activation_that_waits_for_room_is_told_once():
+    """A pass has several rounds, and each looks at all that is open."""
+    kept = {ONE.name: replace(ask(ONE)[ONE.name], kept_until=NOW + 3600)}
+    stage = Stage(snapshot([ONE], [node("n1", 0)], activations=kept))
+    told = [one for one in stage.step().changes if isinstance(one, PutEvent)]
+    assert [one.kind for one in told] == ["wanted", "unplaceable", "activation_waits"]
+    for _ in range(3):
+        assert not [one for one in stage.step().changes if isinstance(one, PutEvent)]

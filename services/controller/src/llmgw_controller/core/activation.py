@@ -100,7 +100,12 @@ def _is_kept(activation: ActivationRow, now: float) -> bool:
 def _news(draft: Draft, name: ModelId) -> bool:
     """Clients ask again and again; only a state entered in this very pass is worth another event."""
     rows = draft.stored.by_model.get(name, ())
-    return not rows or any(row.since == draft.now for row in rows)
+    return not rows or any(_entered(draft.found.replicas.get(row.replica_id), row) for row in rows)
+
+
+def _entered(before: ReplicaRow | None, row: ReplicaRow) -> bool:
+    """Its present phase, in this pass."""
+    return before is None or (before.phase, before.since) != (row.phase, row.since)
 
 
 def cold_eta_s(snapshot: Snapshot, model: Model) -> float | None:

@@ -26,6 +26,8 @@ class Draft:
 
     def __init__(self, snapshot: Snapshot, now: float, verdicts: Verdicts) -> None:
         self.snapshot = snapshot
+        #: The rows as the pass found them.
+        self.found = snapshot.stored
         self.now = now
         self.verdicts = verdicts
         #: Grows with every change: a round that leaves it as it was has nothing more to decide.
@@ -34,6 +36,7 @@ class Draft:
         self._changes: list[Change | None] = []
         #: Position of the newest change of each replica.
         self._newest: dict[ReplicaId, int] = {}
+        self._events: set[PutEvent] = set()
         self._commands: dict[Command, None] = {}
 
     @property
@@ -56,7 +59,11 @@ class Draft:
         self._changes.append(change)
 
     def event(self, kind: str, subject: str, text: str, severity: Severity = Severity.INFO) -> None:
-        self._changes.append(PutEvent(self.now, kind, subject, text, severity))
+        """Told once a pass: a round that comes to the same says nothing new."""
+        event = PutEvent(self.now, kind, subject, text, severity)
+        if event not in self._events:
+            self._events.add(event)
+            self._changes.append(event)
 
     def command(self, command: Command) -> None:
         self._commands[command] = None
