@@ -137,6 +137,37 @@ async def test_a_list_with_a_word_it_does_not_know_is_not_half_obeyed(agents: Ag
         assert "s2" not in leader.shards
 
 
+async def test_one_spec_that_nothing_can_be_started_from_is_refused_and_the_others_are_obeyed(
+    agents: Agents,
+) -> None:
+    async with controller() as leader:
+        agents.start(leader.address)
+        good, bad, later = (scripted_engine(name) for name in ("s1", "s2", "s3"))
+        bad.command.append("a\0")
+        later.env["A"] = "\0"
+        leader.want((good, RUN), (bad, RUN))
+        await leader.in_state("s1", SERVING)
+        told = await leader.in_state("s2", EXITED)
+        assert (told.exit.reason, told.group_epoch) == ("refused", bad.group_epoch)
+        assert "NUL" in told.exit.message
+        leader.link.say(start_shard=pb.StartShard(command_id="c1", spec=later))
+        assert (await leader.in_state("s3", EXITED)).exit.reason == "refused"
+        (answer,) = await eventually(lambda: leader.link.results, "an answer")
+        assert (answer.command_id, answer.accepted) == ("c1", False)
+        # Its model left the catalog: what remains of the spec is enough to end it by.
+        bare = pb.ShardSpec(
+            shard_id="s1", replica_id=good.replica_id, group_epoch=good.group_epoch, spec_hash=good.spec_hash
+        )
+        leader.want((bare, STOP))
+        await leader.in_state("s1", EXITED)
+        beats = leader.link.beats
+        await eventually(lambda: leader.link.beats > beats + 3, "time passes")
+        leader.want()
+        await eventually(
+            lambda: not list((agents.data / "state").glob("**/s*.json")), "and all of them are let go"
+        )
+
+
 async def test_move_on_opens_the_new_session_before_it_leaves_the_old(agents: Agents) -> None:
     async with controller(term=4) as old, controller(term=5) as new:
         agents.start(old.address)

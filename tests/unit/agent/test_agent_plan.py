@@ -12,6 +12,7 @@ from llmgw_agent.core.plan import (
     DeclareAbsent,
     Drain,
     Forget,
+    Refuse,
     Start,
     Stop,
     Wanted,
@@ -45,6 +46,16 @@ def test_nothing_held_nothing_wanted() -> None:
 
 def test_a_wanted_shard_that_is_not_here_is_started() -> None:
     assert plan({}, wanted(Wish.RUN)) == (Start(SPEC),)
+
+
+def test_a_wanted_shard_that_nothing_can_be_started_from_is_refused() -> None:
+    assert plan({}, [Wanted(SPEC, Wish.RUN, "no engine")]) == (Refuse(SPEC, "no engine"),)
+    assert plan({}, [Wanted(SPEC, Wish.STOP, "no engine")]) == (DeclareAbsent(SPEC),)
+    replaced = [Wanted(NEWER, Wish.RUN, "no engine")]
+    assert plan(held(S.EXITED), replaced) == (Forget(ONE), Refuse(NEWER, "no engine"))
+    # What runs was started from a spec that was fine; its model may have left the catalog since.
+    assert plan(held(S.SERVING), [Wanted(SPEC, Wish.DRAIN, "no engine")]) == (Drain(ONE),)
+    assert plan(held(S.SERVING), [Wanted(SPEC, Wish.RUN, "no engine")]) == ()
 
 
 @pytest.mark.parametrize("wish", [Wish.DRAIN, Wish.STOP])
@@ -107,7 +118,7 @@ def carried_out(now: dict[ShardId, Shard], actions: tuple[Action, ...]) -> dict[
         match action:
             case Start(spec):
                 now = now | {spec.shard_id: Shard(spec, state=S.SERVING)}
-            case DeclareAbsent(spec):
+            case DeclareAbsent(spec) | Refuse(spec):
                 now = now | {spec.shard_id: Shard(spec, state=S.EXITED)}
             case Forget(shard_id):
                 now = {k: v for k, v in now.items() if k != shard_id}

@@ -73,7 +73,9 @@ FULL = pb.ShardSpec(
 
 
 def test_every_field_of_a_spec_crosses_the_wire() -> None:
-    assert wire.spec_from(FULL) == ShardSpec(
+    spec, refused = wire.spec_from(FULL)
+    assert refused is None
+    assert spec == ShardSpec(
         shard_id=ShardId("s1"), replica_id=ReplicaId("r1"), group_epoch=3, spec_hash="h", model="m",
         profile="p", engine="vllm", served_names=("m", "n"), device_ids=(DeviceId("gpu-0"),),
         ports={"http": 20001},
@@ -86,7 +88,7 @@ def test_every_field_of_a_spec_crosses_the_wire() -> None:
 
 
 def test_what_an_older_controller_leaves_out_is_absent_or_a_safe_default() -> None:
-    bare = wire.spec_from(pb.ShardSpec(shard_id="s1", engine="command", spec_hash="h"))
+    bare, _ = wire.spec_from(pb.ShardSpec(shard_id="s1", engine="command", spec_hash="h"))
     assert (bare.weights, bare.head_address, bare.context_length, bare.ready_path) == (None, None, None, None)
     assert (bare.credential, bare.stop_after_silence_s) == (None, None)
     assert (bare.world_size, bare.tensor_parallel, bare.pipeline_parallel, bare.data_parallel) == (1, 1, 1, 1)
@@ -124,9 +126,34 @@ def test_words_it_does_not_understand_are_unreadable_not_guessed_at() -> None:
     assert isinstance(wire.heard_from(newer).word, Unreadable), "a kind of message from the future"
     wanted = [pb.WantedShard(spec=FULL, wish=pb.SHARD_WISH_RUN), pb.WantedShard(spec=FULL)]
     assert isinstance(heard(desired=pb.Desired(version=1, shards=wanted)), Unreadable), "not half a list"
-    bad = heard(start_shard=pb.StartShard(command_id="c9", spec=pb.ShardSpec(shard_id="s1")))
-    assert isinstance(bad, Unreadable)
-    assert bad.command_id == "c9"
+    nameless = heard(start_shard=pb.StartShard(command_id="c9", spec=pb.ShardSpec()))
+    assert isinstance(nameless, Unreadable)
+    assert nameless.command_id == "c9"
+    listed = [pb.WantedShard(spec=pb.ShardSpec(), wish=pb.SHARD_WISH_RUN)]
+    assert isinstance(heard(desired=pb.Desired(version=1, shards=listed)), Unreadable)
+
+
+def test_one_spec_that_nothing_can_be_started_from_leaves_the_others_of_its_list() -> None:
+    """One profile's argument must not make a node deaf to all that it is told."""
+    bad = pb.ShardSpec()
+    bad.CopyFrom(FULL)
+    bad.shard_id, bad.args[0] = "s2", "a\0"
+    wishes = [pb.SHARD_WISH_RUN, pb.SHARD_WISH_STOP]
+    listed = heard(
+        desired=pb.Desired(
+            version=1,
+            shards=[pb.WantedShard(spec=s, wish=w) for s, w in zip((FULL, bad), wishes, strict=True)],
+        )
+    )
+    assert isinstance(listed, DesiredList)
+    good, refused = listed.shards
+    assert (good.spec.shard_id, good.wish, good.refused) == ("s1", Wish.RUN, None)
+    assert (refused.spec.shard_id, refused.spec.spec_hash, refused.wish) == ("s2", FULL.spec_hash, Wish.STOP)
+    assert refused.refused is not None
+    assert "NUL" in refused.refused
+    started = heard(start_shard=pb.StartShard(command_id="c", spec=bad))
+    assert isinstance(started, StartWord)
+    assert (started.spec.shard_id, started.refused) == ("s2", refused.refused)
 
 
 SHARD = Shard(

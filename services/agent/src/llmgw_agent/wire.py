@@ -66,13 +66,24 @@ READY_TIMEOUT_S, DRAIN_TIMEOUT_S, STOP_GRACE_S = 600.0, 120.0, 20.0
 BEAT_S = 5.0
 
 
-def spec_from(m: pb.ShardSpec) -> ShardSpec:
-    """Raises InvalidRequest for a spec that no shard can be made of."""
+def spec_from(m: pb.ShardSpec) -> tuple[ShardSpec, str | None]:
+    """The spec, and why nothing can be started from it. Raises InvalidRequest for one that names no shard."""
+    spec = _spec(m)
+    if not spec.shard_id:
+        raise InvalidRequest("a shard spec without shard_id")
+    try:
+        check_spec(spec)
+    except InvalidRequest as e:
+        return spec, e.text
+    return spec, None
+
+
+def _spec(m: pb.ShardSpec) -> ShardSpec:
     weights = None
     if m.HasField("weights"):
         entry = m.weights.entry_file if m.weights.HasField("entry_file") else None
         weights = WeightsRef(m.weights.model, m.weights.version, entry)
-    spec = ShardSpec(
+    return ShardSpec(
         shard_id=ShardId(m.shard_id), replica_id=ReplicaId(m.replica_id), group_epoch=m.group_epoch,
         spec_hash=m.spec_hash, model=m.model, engine=m.engine, profile=m.profile,
         served_names=tuple(m.served_names), device_ids=tuple(DeviceId(one) for one in m.device_ids),
@@ -88,20 +99,21 @@ def spec_from(m: pb.ShardSpec) -> ShardSpec:
         stop_after_silence_s=m.stop_after_silence_s if m.HasField("stop_after_silence_s") else None,
         credential=m.credential if m.HasField("credential") else None,
     )  # fmt: skip
-    check_spec(spec)
-    return spec
 
 
 def wanted_from(m: pb.Desired) -> tuple[Wanted, ...]:
-    """The complete list. Raises InvalidRequest when one entry cannot be understood: half a list would
-    stop what is missing from it."""
+    """The complete list; an entry that nothing can be started from says so, and the others stand.
+
+    Raises InvalidRequest when one names no shard or wishes what is not known here: half a list would stop
+    what is missing from it."""
     return tuple(_wanted(one) for one in m.shards)
 
 
 def _wanted(m: pb.WantedShard) -> Wanted:
     if m.wish not in _WISHES:
         raise InvalidRequest(f"shard {m.spec.shard_id}: unknown wish {m.wish}")
-    return Wanted(spec_from(m.spec), _WISHES[m.wish])
+    spec, refused = spec_from(m.spec)
+    return Wanted(spec, _WISHES[m.wish], refused)
 
 
 def shard_to(shard: Shard) -> pb.ObservedShard:
@@ -204,7 +216,7 @@ def _word(m: pb.ConnectResponse) -> Word:
             case "desired":
                 return DesiredList(m.desired.version, wanted_from(m.desired))
             case "start_shard":
-                return StartWord(m.start_shard.command_id, spec_from(m.start_shard.spec))
+                return StartWord(m.start_shard.command_id, *spec_from(m.start_shard.spec))
             case "drain_shard":
                 return DrainWord(m.drain_shard.command_id, ShardId(m.drain_shard.shard_id))
             case "stop_shard":

@@ -22,8 +22,11 @@ class Wish(Enum):
 
 @dataclass(frozen=True)
 class Wanted:
+    """`refused`: why nothing can be started from the spec; it still names what is to be kept or ended."""
+
     spec: ShardSpec
     wish: Wish
+    refused: str | None = None
 
 
 @dataclass(frozen=True)
@@ -62,7 +65,15 @@ class DeclareAbsent:
     spec: ShardSpec
 
 
-Action = Start | Confirm | Drain | Stop | Forget | DeclareAbsent
+@dataclass(frozen=True)
+class Refuse:
+    """Nothing can be started from the spec: said as an exit, for that is what the controller acts on."""
+
+    spec: ShardSpec
+    text: str
+
+
+Action = Refuse | Start | Confirm | Drain | Stop | Forget | DeclareAbsent
 
 _BEFORE_DRAIN = frozenset(ShardState) - {ShardState.DRAINING, ShardState.STOPPING, ShardState.EXITED}
 _UNLAUNCHED = frozenset({ShardState.FETCHING, ShardState.VERIFYING, ShardState.LAUNCHING})
@@ -83,7 +94,7 @@ def _for_one(held: Shard | None, wanted: Wanted | None) -> list[Action]:
     if held is None:
         if wanted is None:
             return []
-        return [Start(wanted.spec)] if wanted.wish is Wish.RUN else [DeclareAbsent(wanted.spec)]
+        return [_begin(wanted)]
     shard_id = held.spec.shard_id
     if wanted is None:
         if held.state is ShardState.EXITED:
@@ -99,6 +110,12 @@ def _for_one(held: Shard | None, wanted: Wanted | None) -> list[Action]:
             return [Drain(shard_id)] if held.state in _BEFORE_DRAIN else []
         case Wish.STOP:
             return _stop(held, "stopped")
+
+
+def _begin(wanted: Wanted) -> Action:
+    if wanted.wish is not Wish.RUN:
+        return DeclareAbsent(wanted.spec)
+    return Start(wanted.spec) if wanted.refused is None else Refuse(wanted.spec, wanted.refused)
 
 
 def _stop(held: Shard, reason: str) -> list[Action]:
@@ -117,5 +134,4 @@ def _replace(held: Shard, wanted: Wanted) -> list[Action]:
         return []  # an older word than the one that started what runs
     if held.state is not ShardState.EXITED:
         return _stop(held, "replaced")
-    fresh: Action = Start(wanted.spec) if wanted.wish is Wish.RUN else DeclareAbsent(wanted.spec)
-    return [Forget(held.spec.shard_id), fresh]
+    return [Forget(held.spec.shard_id), _begin(wanted)]

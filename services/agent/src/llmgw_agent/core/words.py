@@ -34,6 +34,8 @@ class DesiredList:
 class StartWord:
     command_id: str
     spec: ShardSpec
+    #: Why nothing can be started from it.
+    refused: str | None = None
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ from llmgw_agent.loops.owner import ShardOwner
 from llmgw_agent.loops.prefetch import WeightsDesk
 from llmgw_agent.loops.world import World
 from llmgw_agent.ports import RunningEngine
-from llmgw_kit.errors import Conflict, NotFound
+from llmgw_kit.errors import Conflict, InvalidRequest, NotFound
 from llmgw_kit.ids import DeviceId, ShardId
 from llmgw_kit.lifecycle import cancel_all
 
@@ -137,6 +137,8 @@ class Node:
                 self._owners[shard_id].request_stop(reason)
             case planning.Forget(shard_id):
                 self._forget(shard_id)
+            case planning.Refuse(spec, text):
+                self.refuse(spec, text)
             case planning.DeclareAbsent(spec):
                 gone = Exit("absent", "a stop was asked for; this node has no such shard")
                 self.hold(Shard(spec, state=ShardState.EXITED, exit=gone))
@@ -165,6 +167,17 @@ class Node:
         owner.confirm()
         return f"is {owner.shard.state.value} already"
 
+    def refuse(self, spec: ShardSpec, text: str) -> str:
+        """Say of a shard that is not here that it ended before it began; returns what is said.
+
+        Not in the journal: a restarted agent is told of it again, and refuses it again."""
+        if spec.shard_id not in self._owners:
+            log.error("shard %s cannot be started: %s", spec.shard_id, text)
+            self.exits["refused"] += 1
+            self.hold(Shard(spec, state=ShardState.EXITED, exit=Exit("refused", text)))
+            self._changed()
+        return text
+
     def drain(self, shard_id: ShardId) -> str:
         """Says what it is now. Raises NotFound."""
         owner = self._owner(shard_id)
@@ -187,7 +200,7 @@ class Node:
         self._tasks.pop(shard_id, None)
         try:
             self._world.journal.forget(shard_id)
-        except OSError as e:
+        except (OSError, InvalidRequest) as e:  # the latter: refused, for its name can be no file's
             log.error("journal of shard %s cannot be removed: %s", shard_id, e)
         self._changed()
 

@@ -41,7 +41,7 @@ from llmgw_agent.loops.view import View
 from llmgw_agent.loops.waiting import within
 from llmgw_agent.ports import ControllerStream
 from llmgw_kit.clock import Clock
-from llmgw_kit.errors import LlmgwError, Unavailable
+from llmgw_kit.errors import InvalidRequest, LlmgwError, Unavailable
 from llmgw_kit.ids import ShardId
 
 log = logging.getLogger(__name__)
@@ -200,9 +200,14 @@ class Session:
         node = self._view.node
         match word:
             case StartWord():
-                said = node.start(word.spec)
+                if word.refused is None:
+                    said = node.start(word.spec)
+                else:
+                    said = node.refuse(word.spec, word.refused)
                 if self._wishes is not None:
-                    self._wishes[word.spec.shard_id] = Wanted(word.spec, Wish.RUN)
+                    self._wishes[word.spec.shard_id] = Wanted(word.spec, Wish.RUN, word.refused)
+                if word.refused is not None:
+                    raise InvalidRequest(said)
                 return said
             case DrainWord():
                 self._wish(word.shard_id, Wish.DRAIN)
