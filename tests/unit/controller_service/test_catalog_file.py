@@ -40,6 +40,12 @@ WIDE: dict[str, Any] = {
 }  # fmt: skip
 
 
+KEPT: dict[str, Any] = {
+    "name": "kept",
+    "profiles": [{"engine": "command", "gpu_class": "L4", "command": ["engine", "{port}"]}],
+}
+
+
 def model(written: Any) -> Any:
     return parse_model(written, source=Source.STORED, where="m.json")
 
@@ -99,6 +105,13 @@ def changed(base: dict[str, Any], path: str, value: Any) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("base", "path", "value", "told"),
     [
+        (WIDE, "profiles.0.args", ["a", "--x\0"], "profiles[0].args[1]: '--x\\x00' holds a NUL"),
+        (WIDE, "profiles.0.env", {"A": "\0"}, "holds a NUL"),
+        (WIDE, "profiles.0.node_ids", ["n1\0"], "holds a NUL"),
+        (WIDE, "profiles.0.gpu_class", "H100\0", "holds a NUL"),
+        (WIDE, "profiles.0.ready_path", "/a\0", "holds a NUL"),
+        (WIDE, "weights.files.0.url", "https://hub/a\0", "holds a NUL"),
+        (KEPT, "profiles.0.command", ["engine", "\0"], "holds a NUL"),
         (PLAIN, "replica", 2, "unknown key 'replica' (did you mean 'replicas'?)"),
         (PLAIN, "profiles.0.gpu_clas", "L4", "'profiles[0].gpu_clas' (did you mean 'gpu_class'?)"),
         (PLAIN, "weights.files.0.sha", "x", "unknown key 'weights.files[0].sha'"),

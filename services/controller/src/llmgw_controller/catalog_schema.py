@@ -10,6 +10,8 @@ from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
+from llmgw_kit.text import is_storable
+
 MODEL_NAME = re.compile(r"[a-z0-9](?:[a-z0-9._/-]{0,126}[a-z0-9])?")
 #: Clients also ask by names others chose ("Qwen/Qwen3-8B"), so aliases know capitals.
 ALIAS = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._/:-]{0,126}[A-Za-z0-9])?")
@@ -79,6 +81,14 @@ def _sha256(given: str) -> str:
     return given.lower()
 
 
+def _text(given: str) -> str:
+    if not is_storable(given):
+        raise ValueError(f"{given!r} holds a NUL; no program can be given one, and no store keeps it")
+    return given
+
+
+#: No agent starts a program with anything else: refused here, not at the hundredth start.
+Text = Annotated[str, AfterValidator(_text)]
 Word = Annotated[str, _named(WORD, "a name")]
 Bytes = Annotated[int, BeforeValidator(bytes_of), Field(gt=0)]
 Seconds = Annotated[float, Field(ge=0, le=86_400 * 30)]
@@ -93,7 +103,7 @@ class Written(BaseModel):
 
 class FileWritten(Written):
     path: Annotated[str, AfterValidator(_relative_path)]
-    url: Annotated[str, AfterValidator(_url)]
+    url: Annotated[Text, AfterValidator(_url)]
     sha256: Annotated[str, AfterValidator(_sha256)] | None = None
     size_bytes: Bytes | None = None
 
@@ -118,7 +128,7 @@ class WeightsWritten(Written):
 class ProfileWritten(Written):
     name: Word = "default"
     engine: Literal["llamacpp", "vllm", "sglang", "command"]
-    gpu_class: Annotated[str, Field(min_length=1, max_length=64)]
+    gpu_class: Annotated[Text, Field(min_length=1, max_length=64)]
     nodes: Count = 1
     gpus_per_node: Count = 1
     #: None: gpus_per_node, if none of the three is given; else 1.
@@ -128,18 +138,18 @@ class ProfileWritten(Written):
     data_parallel: Count | None = None
     memory_bytes: Bytes | None = None
     context_length: Annotated[int, Field(ge=1)] | None = None
-    args: list[str] = []
-    env: dict[str, str] = {}
-    command: list[str] = []
+    args: list[Text] = []
+    env: dict[str, Text] = {}
+    command: list[Text] = []
     extra_ports: list[Word] = []
-    ready_path: Annotated[str, Field(pattern=r"^/\S*$")] | None = None
+    ready_path: Annotated[Text, Field(pattern=r"^/\S*$")] | None = None
     ready_timeout_s: Annotated[float, Field(gt=0)] = 600.0
     drain_timeout_s: Seconds = 300.0
     stop_grace_s: Seconds = 20.0
     stop_after_silence_s: Annotated[float, Field(gt=0)] | None = None
     min_uptime_s: Seconds = 60.0
     pool: Word | None = None
-    node_ids: list[Annotated[str, Field(min_length=1)]] = []
+    node_ids: list[Annotated[Text, Field(min_length=1)]] = []
     whole_nodes: bool = False
     stall_timeout_s: Annotated[float, Field(gt=0)] | None = None
     concurrency: Annotated[int, Field(ge=1, le=100_000)] | None = None
