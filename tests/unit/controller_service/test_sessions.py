@@ -8,6 +8,7 @@ from llmgw.v1 import agent_pb2 as pb
 from llmgw_controller import wire_agent
 from llmgw_controller.adapters.lease_memory import MemoryLease
 from llmgw_controller.adapters.store_memory import MemoryStore
+from llmgw_controller.core.state import Phase
 from llmgw_controller.fleet import REFUSALS_TOLD, Session
 from llmgw_controller.reign import Reign
 from llmgw_kit.errors import InvalidRequest
@@ -273,6 +274,26 @@ async def test_desired_is_sent_when_it_changes_and_only_then(fake_clock: FakeClo
     assert start.spec.ports["http"] == 20000
     await passed(reign)
     assert await messages(session) == []
+
+
+async def test_a_start_that_its_agent_refuses_is_a_failed_start(fake_clock: FakeClock) -> None:
+    """RESERVED has no end by itself: it waits for the agent's word, and this is one."""
+    reign = await reign_on(fake_clock)
+    session = await reign.fleet.open(hello())
+    await passed(reign)
+    shard = (await messages(session))[0].desired.shards[0].spec
+    refused = pb.ObservedShard(
+        shard_id=shard.shard_id, replica_id=shard.replica_id, group_epoch=shard.group_epoch,
+        spec_hash=shard.spec_hash, state=pb.SHARD_STATE_EXITED,
+        exit=pb.ShardExit(reason="refused", message="shard tiny/1.1.0: a NUL byte in its command"),
+    )  # fmt: skip
+    await reign.fleet.hear(session, said(session, shard_status=pb.ShardStatus(shards=[refused])))
+    await passed(reign)
+    stored = await reign.world.store.load()
+    (row,) = stored.replicas.values()
+    assert (row.phase, row.failures) == (Phase.BACKOFF, 1)
+    assert row.reason == "refused: shard tiny/1.1.0: a NUL byte in its command"
+    assert [one.reason for one in stored.attempts] == ["refused"]
 
 
 async def test_settled_exits_are_forgotten(fake_clock: FakeClock) -> None:
