@@ -96,6 +96,7 @@ def idle_and(big, nodes):
     snap = snapshot(
         [one, big], nodes, [row],
         activity=activity(router(), touched={"m/1": 11_400}), routers={"r1": member()},
+        term_started=NOW - 20_000,
     )  # fmt: skip
     return why(snap, verdicts(snap, NOW), big, NOW).profiles[0]
 

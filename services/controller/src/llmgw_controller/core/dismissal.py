@@ -31,7 +31,7 @@ class Dismissal:
 
 def dismiss(snapshot: Snapshot, row: ReplicaRow, wish: Wish, now: float) -> Dismissal:
     """Let the replica go under `wish`, DRAIN or STOP. One way, as every wish: it is replaced, not revived."""
-    gpus = sum(len(shard.device_ids) for shard in row.shards if not shard.released)
+    gpus = row.gpus_held
     firm = wish is Wish.DRAIN and row.revocable and row.wish is Wish.DRAIN
     if wish not in WISH_NEXT[row.wish] and not firm:
         return Dismissal(None, "unchanged", _leaving_already(row, now), gpus, another=False)

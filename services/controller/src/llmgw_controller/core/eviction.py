@@ -13,7 +13,7 @@ from llmgw_controller.core.claims import Rooms
 from llmgw_controller.core.draft import Draft
 from llmgw_controller.core.evidence import evidence
 from llmgw_controller.core.plan import PutActivation, PutEviction
-from llmgw_controller.core.proposals import HOPELESS_MOST, Proposal, gpus_of, profile_of, propose
+from llmgw_controller.core.proposals import HOPELESS_MOST, Proposal, profile_of, propose
 from llmgw_controller.core.regret import Prices, prices
 from llmgw_controller.core.roster import let_go
 from llmgw_controller.core.state import (
@@ -71,7 +71,7 @@ def _receipt(draft: Draft, proposal: Proposal, victim: ReplicaRow, costs: Prices
         state=EvictionState.DRAINING,
         text=proposal.text,
         evidence=evidence(draft.snapshot, victim, verdict),
-        gpus=gpus_of(victim),
+        gpus=victim.gpus_held,
         idle_s=verdict.for_s,
         predicted_free_s=proposal.frees_in_s,
         reload_s=costs.reload_s(

@@ -13,9 +13,10 @@ from llmgw_controller.core.claims import Rooms
 from llmgw_controller.core.explain import Explanation, Fit, Reason
 from llmgw_controller.core.hearing import last_seen
 from llmgw_controller.core.loads import eta
+from llmgw_controller.core.proposals import usual_free_s
 from llmgw_controller.core.question import Question, ask, drained, heard_again, stopped, uncordoned
 from llmgw_controller.core.regret import Prices, prices
-from llmgw_controller.core.state import Cause, EvictionPolicy, EvictionState, Snapshot
+from llmgw_controller.core.state import Cause, EvictionPolicy, Snapshot
 from llmgw_controller.core.victims import Candidate, choose
 from llmgw_controller.core.words import counted, lasting
 from llmgw_kit.ids import NodeId, ReplicaId
@@ -156,7 +157,7 @@ def _priced(
     costs: Prices,
 ) -> Fix:
     snapshot = asked.snapshot
-    frees = [_frees_in(snapshot, name) for name in leaving]
+    frees = [usual_free_s(snapshot, snapshot.stored.replicas[name].model) for name in leaving]
     frees_s = None if any(one is None for one in frees) else max(one for one in frees if one is not None)
     load_s = ready_in(snapshot, asked.model, profile)
     reloads = []
@@ -175,17 +176,6 @@ def _priced(
         reload_s=sum(known) if len(known) == len(reloads) else None,
         leaving=leaving,
     )
-
-
-def _frees_in(snapshot: Snapshot, name: ReplicaId) -> float | None:
-    """From the decision to the last exit, as earlier evictions of the model took: their median."""
-    model = snapshot.stored.replicas[name].model
-    took = sorted(
-        one.freed_at - one.decided_at
-        for one in snapshot.stored.evictions.values()
-        if one.victim_model == model and one.state is EvictionState.DONE and one.freed_at is not None
-    )
-    return took[(len(took) - 1) // 2] if took else None
 
 
 def _by_itself(snapshot: Snapshot, leaving: tuple[ReplicaId, ...], verdicts: Verdicts) -> str:

@@ -91,7 +91,7 @@ def holdings(
         theirs = snapshot.catalog.models.get(row.model)
         match verdict:
             case Unknown(reason):
-                unknown.append(Opaque(replica_id, row.model, reason, _gpus(row)))
+                unknown.append(Opaque(replica_id, row.model, reason, row.gpus_held))
             case Idle() if theirs is not None:
                 profile = theirs.profile(row.profile)
                 idle.append(
@@ -99,7 +99,7 @@ def holdings(
                         replica_id=replica_id,
                         model=row.model,
                         gpu_class=_gpu_class(snapshot, row, theirs),
-                        gpus=_gpus(row),
+                        gpus=row.gpus_held,
                         idle_s=verdict.for_s,
                         never_asked=verdict.never_asked,
                         last_asked_at=last_asked_at(snapshot, replica_id, now),
@@ -141,10 +141,6 @@ def may_reclaim(snapshot: Snapshot, now: float) -> str | None:
     if is_learning(snapshot, now):
         return "a new leader has not heard all nodes yet"
     return None
-
-
-def _gpus(row: ReplicaRow) -> int:
-    return sum(len(shard.device_ids) for shard in row.shards if not shard.released)
 
 
 def _gpu_class(snapshot: Snapshot, row: ReplicaRow, model: Model) -> str:

@@ -70,7 +70,7 @@ def eta(
     )
     if not found:
         return None
-    return Eta(_quantile(found, 0.5), _quantile(found, 0.9), len(found))
+    return Eta(quantile(found, 0.5), quantile(found, 0.9), len(found))
 
 
 def eta_of(stored: Stored, model: Model, profile: Profile, *, here: bool | None = None) -> Eta | None:
@@ -115,7 +115,7 @@ def _slowest(parts: Sequence[float | None]) -> float | None:
     return max(known) if known and len(known) == len(parts) else None
 
 
-def _quantile(ordered: Sequence[float], share: float) -> float:
+def quantile(ordered: Sequence[float], share: float) -> float:
     """The smallest value that `share` of them do not exceed (nearest rank)."""
     rank = -(-len(ordered) * share // 1)
     return ordered[max(0, int(rank) - 1)]

@@ -16,6 +16,7 @@ from llmgw_controller.core.earmarks import owed, places_after
 from llmgw_controller.core.explain import Fit
 from llmgw_controller.core.failing import startable
 from llmgw_controller.core.hearing import brake, is_learning
+from llmgw_controller.core.loads import quantile
 from llmgw_controller.core.placement import explain
 from llmgw_controller.core.regret import Prices, prices
 from llmgw_controller.core.state import EvictionPolicy, EvictionState, ReplicaRow, Snapshot, Wish
@@ -134,18 +135,16 @@ def may_make_room(
     return may, stay
 
 
-def usual_free_s(snapshot: Snapshot) -> float | None:
-    """From the decision to the free room: median of those that were done; None: none was."""
+def usual_free_s(snapshot: Snapshot, model: ModelId | None = None) -> float | None:
+    """From the decision to the free room: median of those that were done, of all or where this model left;
+    None: none was."""
     took = sorted(
         one.freed_at - one.decided_at
         for one in snapshot.stored.evictions.values()
         if one.state is EvictionState.DONE and one.freed_at is not None
+        if model in (None, one.victim_model)
     )
-    return took[(len(took) - 1) // 2] if took else None
-
-
-def gpus_of(row: ReplicaRow) -> int:
-    return sum(len(shard.device_ids) for shard in row.shards if not shard.released)
+    return quantile(took, 0.5) if took else None
 
 
 def profile_of(snapshot: Snapshot, row: ReplicaRow) -> Profile | None:
@@ -217,7 +216,7 @@ def _proposal(
     for one in victims:
         verdict = verdicts.by_replica[one.replica_id]
         assert isinstance(verdict, Idle)
-        told.append(f"{one.replica_id} ({counted(gpus_of(one), 'GPU')}, idle {lasting(verdict.for_s)})")
+        told.append(f"{one.replica_id} ({counted(one.gpus_held, 'GPU')}, idle {lasting(verdict.for_s)})")
     leave = "leaves" if len(victims) == 1 else "leave"
     return Proposal(
         row,

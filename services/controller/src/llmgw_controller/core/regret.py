@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 
 from llmgw_controller.core.catalog import Model, Profile
 from llmgw_controller.core.draft import Draft
+from llmgw_controller.core.loads import quantile
 from llmgw_controller.core.plan import PutEviction, Severity
 from llmgw_controller.core.state import Cause, EvictionRow, EvictionState, LoadRecord, Snapshot, Wish
 from llmgw_controller.core.words import lasting
@@ -107,7 +108,7 @@ def _medians(loads: Sequence[LoadRecord]) -> dict[tuple[str, str, str], float]:
     found: dict[tuple[str, str, str], list[float]] = {}
     for load in loads:
         found.setdefault((load.model, load.profile, load.gpu_class), []).append(load.seconds)
-    return {key: sorted(seconds)[(len(seconds) - 1) // 2] for key, seconds in found.items()}
+    return {key: quantile(sorted(seconds), 0.5) for key, seconds in found.items()}
 
 
 def _regrets(snapshot: Snapshot, now: float) -> dict[ModelId, int]:

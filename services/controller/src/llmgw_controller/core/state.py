@@ -107,6 +107,11 @@ class ReplicaRow:
     def holds_devices(self) -> bool:
         return any(not shard.released for shard in self.shards)
 
+    @property
+    def gpus_held(self) -> int:
+        """Devices that are claimed for it."""
+        return sum(len(shard.device_ids) for shard in self.shards if not shard.released)
+
 
 class Schedulability(Enum):
     SCHEDULABLE = "schedulable"

@@ -210,7 +210,7 @@ def _replica(snapshot: Snapshot, row: ReplicaRow, verdicts: Verdicts, now: float
         row=row,
         unreachable=is_unreachable(row, snapshot, now),
         shards=tuple(ShardLine(shard, report_of(snapshot, shard)) for shard in row.shards),
-        gpus=sum(len(shard.device_ids) for shard in row.shards if not shard.released),
+        gpus=row.gpus_held,
         in_flight=_in_flight(snapshot, row, verdicts),
         verdict=verdicts.by_replica.get(row.replica_id),
         last_asked_at=last_asked_at(snapshot, row.replica_id, now),
