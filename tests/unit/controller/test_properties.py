@@ -12,7 +12,7 @@ from llmgw_controller.core.capacity import Part, parts
 from llmgw_controller.core.idleness import verdicts
 from llmgw_controller.core.plan import Release, Reserve
 from llmgw_controller.core.reconcile import reconcile
-from llmgw_controller.core.routes import diff, patched, routes
+from llmgw_controller.core.routes import RouteDelta, RouteTable, diff, routes
 from llmgw_controller.core.state import DeviceState, Phase, ShardState, Wish
 from llmgw_controller.core.view import fleet_view
 from llmgw_controller.core.why import why
@@ -167,4 +167,15 @@ def test_routes_name_only_what_serves_or_is_taken_over_unheard(snap):
 def test_a_delta_turns_one_table_into_the_other(one, two):
     old, new = routes(one, NOW), routes(two, NOW)
     delta = diff(old, new)
-    assert (patched(old, delta) if delta else old) == new
+    assert (_patched(old, delta) if delta else old) == new
+
+
+def _patched(old: RouteTable, delta: RouteDelta) -> RouteTable:
+    """The table a router has after the delta."""
+    endpoints = {key: one for key, one in old.endpoints.items() if key not in delta.remove_endpoint_ids}
+    models = {name: one for name, one in old.models.items() if name not in delta.remove_model_ids}
+    return RouteTable(
+        endpoints | {one.endpoint_id: one for one in delta.upsert_endpoints},
+        models | {one.model: one for one in delta.upsert_models},
+        delta.fleet,
+    )

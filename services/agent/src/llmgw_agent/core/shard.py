@@ -58,8 +58,6 @@ TABLE: Mapping[tuple[ShardState, Event], ShardState] = {
 
 #: An engine process may exist.
 MAY_RUN = frozenset({_S.LAUNCHING, _S.LOADING, _S.SERVING, _S.DRAINING, _S.STOPPING})
-#: It answers requests.
-ANSWERS = frozenset({_S.SERVING, _S.DRAINING})
 
 
 class InvalidTransition(AssertionError):

@@ -11,9 +11,9 @@ from math import ceil
 from llmgw_controller.core.availability import Availability, model_state
 from llmgw_controller.core.catalog import Model
 from llmgw_controller.core.claims import Use, rooms
+from llmgw_controller.core.deployments import created_at
 from llmgw_controller.core.fabrics import fabrics
 from llmgw_controller.core.hearing import NodeState
-from llmgw_controller.core.deployments import created_at
 from llmgw_controller.core.replica import is_routable, is_serving
 from llmgw_controller.core.state import Phase, ReplicaRow, Snapshot, Wish
 from llmgw_kit.ids import ModelId, NodeId, ReplicaId
@@ -129,17 +129,6 @@ def diff(old: RouteTable, new: RouteTable) -> RouteDelta | None:
         tuple(one for name, one in sorted(new.models.items()) if old.models.get(name) != one),
         tuple(sorted(old.models.keys() - new.models.keys())),
         new.fleet,
-    )
-
-
-def patched(old: RouteTable, delta: RouteDelta) -> RouteTable:
-    """The table a router has after the delta; what `diff` is tested against."""
-    endpoints = {key: one for key, one in old.endpoints.items() if key not in delta.remove_endpoint_ids}
-    models = {name: one for name, one in old.models.items() if name not in delta.remove_model_ids}
-    return RouteTable(
-        endpoints | {one.endpoint_id: one for one in delta.upsert_endpoints},
-        models | {one.model: one for one in delta.upsert_models},
-        delta.fleet,
     )
 
 

@@ -1,7 +1,9 @@
 """Scale: how many replicas of each model there are to be, and which leave when there are too many.
 
 Up by one at a time, when requests have waited without a break and the newest replica had time to help.
-Down only because a replica is idle: a load that comes and goes never stops what it may use again.
+What a request or a load has brought up leaves only because it is idle: a load that comes and goes never
+stops what it may use again. What is more than configuration and demand want, as after a lower `replicas` or where a
+rollout or a silent node had brought in another, leaves at once, those that serve nobody first; it drains.
 """
 
 from dataclasses import replace
