@@ -85,6 +85,8 @@ async def test_the_status_of_a_time_is_what_was_recorded_last_before_it(seat: Se
     assert now.replicas[0].phase == pb.REPLICA_PHASE_READY
     # What came between a record and the time asked for is told, and nothing that came later.
     between = await status(seat, now.recorded_unix_s - 0.001)
+    while between.replicas[0].phase == pb.REPLICA_PHASE_READY:
+        between = await status(seat, between.recorded_unix_s - 0.001)
     kinds = [event.kind for event in between.events_since]
     times = [event.at_unix_s for event in between.events_since]
     assert times == sorted(times)
@@ -102,6 +104,29 @@ async def test_a_time_that_has_not_come_or_is_too_long_ago_is_refused_with_what_
         await status(seat, first - 1)
     assert refused.value.code == "not_recorded"
     assert first <= last <= now
+
+
+async def test_what_is_recorded_is_all_that_the_present_status_tells() -> None:
+    """Also the risks, the policy of evictions and what the witnesses disagree on."""
+    seat = await Seat(FakeClock(), KEPT).begin()
+    try:
+        router = await Router(seat).begin()
+        await Agent(seat).begin()
+        await seat.until("ready", lambda: router.routable())
+        # It acknowledges routes no more: the doctor tells it, the view does not.
+        router.deaf = True
+        await Agent(seat, "n2").begin()
+        await seat.passes(200)
+        now = await status(seat)
+        then = await status(seat, seat.reign.tenure.now())
+        assert then.eviction == now.eviction != ""
+        assert then.risks_known
+        assert [one.node_id for one in then.risks] == [one.node_id for one in now.risks]
+        assert [(one.kind, one.subject) for one in then.trouble] == [
+            (one.kind, one.subject) for one in now.trouble
+        ]
+    finally:
+        await seat.end()
 
 
 async def test_nothing_recorded_yet_is_said_as_that() -> None:

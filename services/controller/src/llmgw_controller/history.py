@@ -5,6 +5,7 @@ that move all the time are worth a record a minute; and where nothing moves at a
 that somebody watched.
 """
 
+import asyncio
 import hashlib
 import logging
 from collections.abc import Awaitable, Callable
@@ -80,7 +81,8 @@ class StatusRecorder:
             return False
         status = await self._status()
         now = status.info.at_unix_s
-        shape, numbers = _digest(_shape(status)), _digest(_numbers(status))
+        # In a thread, as what made it: of a large fleet it is megabytes.
+        shape, numbers, text = await asyncio.to_thread(_read, status)
         age_s = None if self._recorded_at is None else now - self._recorded_at
         due = (
             age_s is None
@@ -89,7 +91,7 @@ class StatusRecorder:
             or age_s >= AT_LEAST_EVERY_S
         )
         if due:
-            await self._history.record(self._tenure.term, now, status.SerializeToString())
+            await self._history.record(self._tenure.term, now, text)
             self._shape, self._numbers, self._recorded_at = shape, numbers, now
         if self._thinned_at is None or now - self._thinned_at >= THIN_EVERY_S:
             await self._history.thin(
@@ -99,6 +101,11 @@ class StatusRecorder:
         return due
 
 
+def _read(status: pb.GetStatusResponse) -> tuple[bytes, bytes, bytes]:
+    """Digests of what stays and of what moves, and the whole as it is recorded."""
+    return _digest(_shape(status)), _digest(_numbers(status)), status.SerializeToString()
+
+
 def _shape(status: pb.GetStatusResponse) -> object:
     """What does not move by itself."""
     return (
@@ -106,9 +113,10 @@ def _shape(status: pb.GetStatusResponse) -> object:
         [(row.gpu_class, row.total, row.parts.unhealthy, row.parts.cordoned) for row in status.capacity],
         [(row.fabric, row.nodes, row.whole_free) for row in status.fabrics],
         (status.nodes.heard, status.nodes.silent, status.nodes.lost),
-        (status.routers.members, status.routers.heard, status.brake),
+        (status.routers.members, status.routers.heard, status.brake, status.eviction),
         [(row.model, row.availability, row.wanted, row.ready, row.stopped) for row in status.models],
         [(row.replica_id, row.phase, row.unreachable, row.group_epoch) for row in status.replicas],
+        [(row.node_id, *row.homeless_replica_ids) for row in status.risks],
     )
 
 

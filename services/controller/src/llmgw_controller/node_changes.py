@@ -1,5 +1,6 @@
 """Setting a node aside, emptying it, taking it back, and giving up one that is gone."""
 
+import asyncio
 from dataclasses import replace
 
 from llmgw.v1 import operator_pb2 as pb
@@ -70,7 +71,9 @@ async def drain_node(reign: Reign, name: str, reason: str | None, *, dry_run: bo
     async with reign.ledger.writing() as stored:
         node = _node(stored, name)
         snapshot, now = reign.snapshot(stored), reign.tenure.now()
-        answer = pb.DrainNodeResponse(change=_answer(reign, stored, node), steps=_steps(snapshot, node, now))
+        # In a thread, as a pass decides: renewals must not wait for a large fleet.
+        told = await asyncio.to_thread(_steps, snapshot, node, now)
+        answer = pb.DrainNodeResponse(change=_answer(reign, stored, node), steps=told)
         change = answer.change
         if node.schedulability is Schedulability.DRAINING and reason in (None, node.reason):
             left = (

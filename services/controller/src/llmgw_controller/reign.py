@@ -7,23 +7,23 @@ from dataclasses import dataclass
 
 from llmgw.v1 import agent_pb2 as pb
 from llmgw.v1.operator_pb2 import GetStatusResponse
-from llmgw_controller import wire_operator
 from llmgw_controller.activations import Activations
 from llmgw_controller.core.catalog import Model
-from llmgw_controller.core.idleness import fresh_routers, verdicts
+from llmgw_controller.core.idleness import fresh_routers
 from llmgw_controller.core.plan import Change, PutEvent, Severity
 from llmgw_controller.core.state import ControllerSeen, Intervals, Snapshot, Stored, Watched
-from llmgw_controller.core.view import fleet_view
 from llmgw_controller.core.watching import watch
 from llmgw_controller.fleet import Fleet
 from llmgw_controller.history import StatusRecorder
 from llmgw_controller.leadership import Tenure
 from llmgw_controller.ledger import Ledger
+from llmgw_controller.lookout import Lookout
 from llmgw_controller.loops import ActivityLoop, Fetches, keep_asking
 from llmgw_controller.passes import Hints, Passes, PassMetrics
 from llmgw_controller.ports import ActivityReader, MirrorClient, Store
 from llmgw_controller.routes_board import RoutesBoard
 from llmgw_controller.wakefulness import Wakefulness
+from llmgw_controller.whole_status import whole_status
 from llmgw_kit.clock import Clock
 from llmgw_kit.errors import Unavailable
 from llmgw_kit.ids import ModelId, RouterId
@@ -82,6 +82,7 @@ class Reign:
         self._activity = ActivityLoop(world.activity, self.ledger, world.clock, rules.activity_tick_s)
         self._awake = Wakefulness(world.clock, tenure.now)
         self._watched = Watched()
+        self.lookout = Lookout(world.clock)
         self._fetches = Fetches(world.mirror, self.ledger, world.clock)
         self._recorder = StatusRecorder(
             world.store.history, self.ledger, tenure, world.clock, self._status, keep_s=rules.events_keep_s
@@ -202,14 +203,8 @@ class Reign:
         return changes
 
     async def _status(self) -> GetStatusResponse:
-        """The whole view, for the record."""
-        snapshot, now = self.snapshot(self.ledger.stored), self.tenure.now()
-        view = await asyncio.to_thread(lambda: fleet_view(snapshot, verdicts(snapshot, now), now))
-        about = wire_operator.info(
-            view, cluster=self.rules.cluster, leader_name=self.name, store=self.world.store.kind,
-            rows_age_s=max(0.0, now - (self.ledger.read_at or now)),
-        )  # fmt: skip
-        return wire_operator.status(view, about)
+        """For the record."""
+        return await whole_status(self)
 
     async def _forget_old_events(self) -> None:
         while True:

@@ -1,20 +1,16 @@
 """What every operator's call shares: who leads, one view of one moment, and the words for a wrong name."""
 
-import asyncio
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
 from llmgw.v1 import operator_pb2 as pb
-from llmgw_controller import wire_operator
 from llmgw_controller.core.catalog import Model
-from llmgw_controller.core.idleness import verdicts
-from llmgw_controller.core.state import Snapshot
-from llmgw_controller.core.view import FleetView, fleet_view
-from llmgw_controller.lookout import Lookout
+from llmgw_controller.core.view import FleetView
 from llmgw_controller.office import Office
 from llmgw_controller.ports import Fenced
 from llmgw_controller.reign import Reign
+from llmgw_controller.whole_status import about, viewed
 from llmgw_kit.errors import LlmgwError, NotFound
 from llmgw_kit.names import did_you_mean
 
@@ -32,7 +28,6 @@ class Desk:
         self._office = office
         self._store_kind = store_kind
         self._config_hash = config_hash
-        self._lookout = Lookout(office.clock)
 
     async def _reign(self) -> Reign:
         """The present term, its rows read. Raises Conflict with the leader's address, and Unavailable."""
@@ -42,19 +37,10 @@ class Desk:
 
     async def _view(self) -> tuple[Reign, FleetView]:
         reign = await self._reign()
-        snapshot, now = reign.snapshot(reign.ledger.stored), reign.tenure.now()
-        return reign, await asyncio.to_thread(_viewed, snapshot, now)
+        return reign, await viewed(reign)
 
     def _info(self, reign: Reign, view: FleetView) -> pb.ViewInfo:
-        read_at = reign.ledger.read_at
-        assert read_at is not None
-        return wire_operator.info(
-            view,
-            cluster=reign.rules.cluster,
-            leader_name=reign.name,
-            store=self._store_kind,
-            rows_age_s=max(0.0, view.at - read_at),
-        )
+        return about(reign, view)
 
     def _model(self, reign: Reign, name: str) -> Model:
         model = reign.ledger.catalog.resolve(name)
@@ -78,8 +64,3 @@ class Desk:
             yield reign
         except Fenced:
             raise self._office.not_leading() from None
-
-
-def _viewed(snapshot: Snapshot, now: float) -> FleetView:
-    """In a thread: of a large fleet it takes long."""
-    return fleet_view(snapshot, verdicts(snapshot, now), now)

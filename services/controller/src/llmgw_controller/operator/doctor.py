@@ -1,15 +1,12 @@
 """The call that compares what the database, the agents and the routers say."""
 
-import asyncio
-
 from llmgw.v1 import operator_pb2 as pb
 from llmgw_controller import wire_explained
-from llmgw_controller.core.doctor import DatabaseWord, Examination, examine
-from llmgw_controller.core.doctor_traffic import RoutesWord
-from llmgw_controller.core.members import members
+from llmgw_controller.core.doctor import DatabaseWord
 from llmgw_controller.core.state import Stored
 from llmgw_controller.operator.desk import Context, Desk
 from llmgw_controller.reign import Reign
+from llmgw_controller.whole_status import examined
 from llmgw_kit.errors import Unavailable
 
 #: While the leader writes, its copy and the database are read at two moments; once more then.
@@ -24,26 +21,6 @@ class Doctor(Desk):
         reign, view = await self._view()
         found = await examined(reign, await _database(reign))
         return wire_explained.doctor(found, self._info(reign, view))
-
-
-async def examined(reign: Reign, database: DatabaseWord | None = None) -> Examination:
-    """Of this moment; without a word of the database its part is left out."""
-    stored, now = reign.ledger.stored, reign.tenure.now()
-    snapshot = reign.snapshot(stored)
-    applied = reign.applied(stored)
-    behind = {
-        router_id: since
-        for router_id in stored.routers
-        if (since := reign.board.behind_since(applied.get(router_id))) is not None
-    }
-    return await asyncio.to_thread(
-        examine,
-        snapshot,
-        members(snapshot, reign.board.watching, applied),
-        RoutesWord(reign.board.version, behind),
-        database or DatabaseWord(None, None, now),
-        now,
-    )
 
 
 async def _database(reign: Reign) -> DatabaseWord:

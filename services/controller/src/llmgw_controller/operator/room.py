@@ -48,8 +48,9 @@ class Room(Desk):
             refused = may_reclaim(snapshot, now)
             if refused is not None:
                 raise Unavailable(f"nothing is let go: {refused}", code="learning", retry_after_s=5.0)
-            found = _found(snapshot, now, idle_s, model)
-            gone, changes = let_go_idle(snapshot, found, now)
+            # In a thread, as a pass decides: renewals must not wait for a large fleet.
+            found = await asyncio.to_thread(_found, snapshot, now, idle_s, model)
+            gone, changes = await asyncio.to_thread(let_go_idle, snapshot, found, now)
             await reign.ledger.commit(changes)
         for one in gone:
             log.info("reclaimed: %s", one.text)

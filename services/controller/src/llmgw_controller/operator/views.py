@@ -3,12 +3,12 @@
 import asyncio
 
 from llmgw.v1 import operator_pb2 as pb
-from llmgw_controller import wire_explained, wire_nodes, wire_operator, wire_replicas
+from llmgw_controller import wire_explained, wire_nodes, wire_replicas
 from llmgw_controller.core.idleness import verdicts
 from llmgw_controller.core.why import why
 from llmgw_controller.history import status_at
 from llmgw_controller.operator.desk import Context, Desk
-from llmgw_controller.operator.doctor import examined
+from llmgw_controller.whole_status import whole_status
 from llmgw_kit.errors import NotFound
 from llmgw_kit.ids import ModelId
 from llmgw_kit.names import did_you_mean
@@ -19,16 +19,10 @@ class Views(Desk):
 
     async def GetStatus(self, request: pb.GetStatusRequest, context: Context) -> pb.GetStatusResponse:
         """The whole view, now or as it was recorded."""
+        reign = await self._reign()
         if request.HasField("at_unix_s"):
-            reign = await self._reign()
             return await status_at(reign.world.store, request.at_unix_s, reign.tenure.now())
-        reign, view = await self._view()
-        risks = await self._lookout.risks(reign.snapshot(reign.ledger.stored), view.at)
-        answer = wire_operator.status(view, self._info(reign, view), risks)
-        answer.eviction = reign.rules.intervals.eviction.value
-        if not view.learning:
-            wire_explained.add_disagreements(answer, await examined(reign))
-        return answer
+        return await whole_status(reign)
 
     async def ListNodes(self, request: pb.ListNodesRequest, context: Context) -> pb.ListNodesResponse:
         """Every known node."""
