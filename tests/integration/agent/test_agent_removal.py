@@ -187,6 +187,31 @@ async def test_a_prefetch_that_fails_says_why_until_the_version_comes(here: Here
     assert (held.complete, held.error, held.bytes) == (True, None, BYTES)
 
 
+async def test_a_prefetch_that_the_disk_does_not_take_says_why(here: Here) -> None:
+    in_the_way = here.store.folder(KEY).parent
+    in_the_way.parent.mkdir(parents=True, exist_ok=True)
+    in_the_way.write_bytes(b"")  # a file where a folder is to be
+    here.desk.prefetch(KEY, (here.source.url,))
+    await eventually(lambda: here.desk.told_of(()) and here.desk.told_of(())[0].error, "the failure is told")
+    (held,) = here.desk.told_of(())
+    assert (held.key, held.fetching) == (KEY, False)
+    assert held.error is not None
+    assert f"{KEY}: " in held.error
+    in_the_way.unlink()
+    here.desk.prefetch(KEY, (here.source.url,))
+    await eventually(here.path.exists, "it came")
+
+
+async def test_a_prefetch_that_meets_a_bug_of_ours_is_told_too(
+    here: Here, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(here.weights, "fetch", None)  # cannot be called
+    here.desk.prefetch(KEY, (here.source.url,))
+    await eventually(lambda: here.desk.told_of(()) and here.desk.told_of(())[0].error, "the failure is told")
+    assert "TypeError" in str(here.desk.told_of(())[0].error)
+    assert "Traceback" in caplog.text, "who mends it needs the place"
+
+
 async def test_prefetches_are_bounded(here: Here) -> None:
     here.source.fetching_for = 1_000_000
     for number in range(MOST):

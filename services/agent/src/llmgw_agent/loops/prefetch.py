@@ -72,6 +72,13 @@ class WeightsDesk:
         except LlmgwError as e:
             log.warning("%s cannot be fetched: %s", key, e.text)
             self._failed[key] = e.text
+        except OSError as e:
+            log.warning("%s cannot be fetched: %s", key, e)
+            self._failed[key] = f"{key}: {e}"
+        except Exception as e:
+            # A bug, and nobody awaits this task: it is told where a failure is looked for.
+            log.exception("%s cannot be fetched", key)
+            self._failed[key] = f"{key}: {type(e).__name__}: {e}; the agent's log has more"
 
     def _ended(self, key: WeightsKey, task: "asyncio.Task[None]") -> None:
         if self._tasks.get(key) is task:
