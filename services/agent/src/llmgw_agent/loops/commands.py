@@ -78,6 +78,10 @@ class Commands:
             last = _refusal(word, e.text)
         except OSError as e:
             last = _refusal(word, str(e))
+        except Exception as e:
+            # A bug, and nobody awaits this task: whoever asked would wait until their time is up.
+            log.exception("command %s failed", word)
+            last = _refusal(word, f"{type(e).__name__}: {e}; the agent's log has more")
         with suppress(Unavailable):  # the stream has ended; who listens says why
             await self._say(last)
 
