@@ -19,28 +19,23 @@ _FIT = {
 
 def why(found: Why, about: pb.ViewInfo, last_asked_at: float | None) -> pb.WhyResponse:
     """Would another replica fit, and if not, what is in the way."""
-    message = pb.WhyResponse(
+    return pb.WhyResponse(
         info=about,
         model=found.model,
         verdict=_FIT[found.fit],
         profiles=[_why_profile(one, found) for one in found.profiles],
         now=found.now,
         held=found.held,
+        waiting_since_unix_s=found.waiting_since,
+        held_back=found.held_back,
+        last_asked_unix_s=last_asked_at,
     )
-    optional = {
-        "waiting_since_unix_s": found.waiting_since,
-        "held_back": found.held_back,
-        "last_asked_unix_s": last_asked_at,
-    }
-    for name, value in optional.items():
-        if value is not None:
-            setattr(message, name, value)
-    return message
 
 
 def _why_profile(one: WhyProfile, found: Why) -> pb.WhyProfile:
     explanation = one.explanation
-    message = pb.WhyProfile(
+    memory = explanation.memory
+    return pb.WhyProfile(
         profile=explanation.profile,
         verdict=_FIT[explanation.fit],
         needs=explanation.needs,
@@ -61,43 +56,34 @@ def _why_profile(one: WhyProfile, found: Why) -> pb.WhyProfile:
         ],
         near_misses=[_near_miss(line, found) for line in one.near],
         other_ways=[_fix(fix) for fix in one.others],
+        fix=one.fix,
+        cheapest=_fix(one.cheapest) if one.cheapest is not None else None,
+        memory_bytes=memory.size_bytes,
+        memory_source=memory.source.value if memory.source is not None else None,
     )
-    if one.fix is not None:
-        message.fix = one.fix
-    if explanation.memory.size_bytes is not None and explanation.memory.source is not None:
-        message.memory_bytes = explanation.memory.size_bytes
-        message.memory_source = explanation.memory.source.value
-    if one.cheapest is not None:
-        message.cheapest.CopyFrom(_fix(one.cheapest))
-    if explanation.memory.size_bytes is not None:
-        message.memory_bytes = explanation.memory.size_bytes
-    if explanation.memory.source is not None:
-        message.memory_source = explanation.memory.source.value
-    return message
 
 
 def _near_miss(line: NearMissLine, found: Why) -> pb.WhyNearMiss:
     miss = line.miss
-    message = pb.WhyNearMiss(
+    return pb.WhyNearMiss(
         node_id=miss.node_id,
         free=miss.free,
         needed=miss.needed,
         evict_replica_ids=list(miss.evict),
         text=line.text,
         uses=[USE_TO_WIRE[part] for part in found.parts_of(miss.node_id)],
+        fabric=line.fabric,
     )
-    if line.fabric is not None:
-        message.fabric = line.fabric
-    return message
 
 
 def _fix(one: Fix) -> pb.WhyFix:
-    message = pb.WhyFix(command=one.command or "", text=one.text)
-    for name in ("frees_in_s", "ready_in_s", "reload_s"):
-        value = getattr(one, name)
-        if value is not None:
-            setattr(message, name, value)
-    return message
+    return pb.WhyFix(
+        command=one.command or "",
+        text=one.text,
+        frees_in_s=one.frees_in_s,
+        ready_in_s=one.ready_in_s,
+        reload_s=one.reload_s,
+    )
 
 
 def doctor(found: Examination, about: pb.ViewInfo) -> pb.DoctorResponse:
@@ -110,16 +96,14 @@ def doctor(found: Examination, about: pb.ViewInfo) -> pb.DoctorResponse:
 
 
 def _disagreement(one: Disagreement) -> pb.Disagreement:
-    message = pb.Disagreement(
+    return pb.Disagreement(
         severity=SEVERITY_TO_WIRE[one.severity],
         kind=one.kind,
         subject=one.subject,
         witnesses=[pb.Witness(who=witness.who, says=witness.says) for witness in one.witnesses],
         outcome=one.outcome,
+        since_unix_s=one.since,
     )
-    if one.since is not None:
-        message.since_unix_s = one.since
-    return message
 
 
 #: Told by a line of their own in the trouble list.

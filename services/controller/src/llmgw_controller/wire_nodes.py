@@ -4,7 +4,7 @@ from llmgw.v1 import agent_pb2 as agent
 from llmgw.v1 import operator_pb2 as pb
 from llmgw_controller.core.capacity import DeviceLine, Part
 from llmgw_controller.core.hearing import NodeState
-from llmgw_controller.core.state import DeviceFault, FaultClass, ForeignProcess, Schedulability
+from llmgw_controller.core.state import DeviceFault, DeviceReport, FaultClass, ForeignProcess, Schedulability
 from llmgw_controller.core.view import NodeLine
 from llmgw_controller.wire_agent import DEVICE_STATE_TO_WIRE
 from llmgw_controller.wire_replicas import idleness
@@ -39,7 +39,7 @@ _FAULT = {
 
 def node(line: NodeLine, at: float) -> pb.NodeRow:
     """One node with its devices."""
-    message = pb.NodeRow(
+    return pb.NodeRow(
         node_id=line.node_id,
         state=_NODE_STATE[line.state],
         schedulability=_SCHEDULABILITY[line.schedulability],
@@ -54,50 +54,49 @@ def node(line: NodeLine, at: float) -> pb.NodeRow:
             )
             for one in line.weights
         ],
+        beat_age_s=line.beat_age_s,
+        pool=line.pool,
+        disk_free_bytes=line.disk_free_bytes,
+        reason=line.reason,
     )
-    if line.beat_age_s is not None:
-        message.beat_age_s = line.beat_age_s
-    if line.pool is not None:
-        message.pool = line.pool
-    if line.disk_free_bytes is not None:
-        message.disk_free_bytes = line.disk_free_bytes
-    if line.reason is not None:
-        message.reason = line.reason
-    return message
 
 
 def device(line: DeviceLine, at: float) -> pb.DeviceRow:
     """One device and its one use."""
     found = line.device
-    message = pb.DeviceRow(
-        node_id=found.node_id,
-        device=agent.Device(device_id=found.device_id, index=found.index, gpu_class=found.gpu_class),
-        use=USE_TO_WIRE[line.part],
+    message = agent.Device(
+        device_id=found.device_id,
+        index=found.index,
+        gpu_class=found.gpu_class,
+        memory_total_bytes=found.memory_total_bytes,
     )
-    if found.memory_total_bytes is not None:
-        message.device.memory_total_bytes = found.memory_total_bytes
-    if found.replica_id is not None:
-        message.replica_id = found.replica_id
-    if line.verdict is not None:
-        message.idleness.CopyFrom(idleness(line.verdict, at))
     if found.report is not None:
-        report = found.report
-        message.device.vendor = report.vendor
-        message.device.state = DEVICE_STATE_TO_WIRE[report.state]
-        for name in (
-            "memory_used_bytes", "foreign_used_bytes", "temperature_celsius", "power_watts", "driver_version",
-            "reason",
-        ):  # fmt: skip
-            value = getattr(report, name)
-            if value is not None:
-                setattr(message.device, name, value)
-        if report.since is not None:
-            message.device.since_unix_s = report.since
-        if report.fault is not None:
-            message.device.fault.CopyFrom(_fault(report.fault))
-        message.device.foreign.extend(_foreign(one) for one in report.foreign)
-        message.device.notes.extend(report.notes)
-    return message
+        message.MergeFrom(_report(found.report))
+    return pb.DeviceRow(
+        node_id=found.node_id,
+        device=message,
+        use=USE_TO_WIRE[line.part],
+        replica_id=found.replica_id,
+        idleness=idleness(line.verdict, at) if line.verdict is not None else None,
+    )
+
+
+def _report(report: DeviceReport) -> agent.Device:
+    """What its agent says now; who it is, the rows know also without."""
+    return agent.Device(
+        vendor=report.vendor,
+        state=DEVICE_STATE_TO_WIRE[report.state],
+        memory_used_bytes=report.memory_used_bytes,
+        foreign_used_bytes=report.foreign_used_bytes,
+        temperature_celsius=report.temperature_celsius,
+        power_watts=report.power_watts,
+        driver_version=report.driver_version,
+        reason=report.reason,
+        since_unix_s=report.since,
+        fault=_fault(report.fault) if report.fault is not None else None,
+        foreign=[_foreign(one) for one in report.foreign],
+        notes=list(report.notes),
+    )
 
 
 def _fault(one: DeviceFault) -> agent.DeviceFault:
@@ -107,7 +106,4 @@ def _fault(one: DeviceFault) -> agent.DeviceFault:
 
 
 def _foreign(one: ForeignProcess) -> agent.ForeignProcess:
-    message = agent.ForeignProcess(pid=one.pid, name=one.name, user=one.user)
-    if one.memory_bytes is not None:
-        message.memory_bytes = one.memory_bytes
-    return message
+    return agent.ForeignProcess(pid=one.pid, name=one.name, user=one.user, memory_bytes=one.memory_bytes)

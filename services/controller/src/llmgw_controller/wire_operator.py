@@ -38,7 +38,7 @@ def status(
     view: FleetView, about: pb.ViewInfo, risks: Sequence[NodeLossRisk] | None = None
 ) -> pb.GetStatusResponse:
     """Everything of one moment; `risks` may be some seconds older, and None: not looked for."""
-    message = pb.GetStatusResponse(
+    return pb.GetStatusResponse(
         info=about,
         trouble=[_trouble(one) for one in view.trouble],
         capacity=[_capacity(one) for one in view.capacity],
@@ -46,7 +46,11 @@ def status(
         nodes=pb.NodeCounts(
             heard=view.node_counts.heard, silent=view.node_counts.silent, lost=view.node_counts.lost
         ),
-        routers=pb.RouterCounts(members=view.router_counts.members, heard=view.router_counts.heard),
+        routers=pb.RouterCounts(
+            members=view.router_counts.members,
+            heard=view.router_counts.heard,
+            oldest_report_s=view.router_counts.oldest_report_s,
+        ),
         models=[wire_replicas.model(one, view.at) for one in view.models],
         replicas=[wire_replicas.replica(one, view.at) for one in view.replicas],
         brake=view.brake,
@@ -55,29 +59,27 @@ def status(
         nobody_asked=[wire_room.holding(one) for one in view.holdings.idle],
         suggestions=[wire_room.proposal(one) for one in view.proposals],
     )
-    if view.router_counts.oldest_report_s is not None:
-        message.routers.oldest_report_s = view.router_counts.oldest_report_s
-    return message
 
 
 def _trouble(one: Trouble) -> pb.Trouble:
-    message = pb.Trouble(
-        severity=SEVERITY_TO_WIRE[one.severity], kind=one.kind, subject=one.subject, text=one.text
+    return pb.Trouble(
+        severity=SEVERITY_TO_WIRE[one.severity],
+        kind=one.kind,
+        subject=one.subject,
+        text=one.text,
+        since_unix_s=one.since,
+        fix=one.fix,
     )
-    if one.since is not None:
-        message.since_unix_s = one.since
-    if one.fix is not None:
-        message.fix = one.fix
-    return message
 
 
 def _capacity(one: ClassCapacity) -> pb.ClassCapacity:
-    message = pb.ClassCapacity(gpu_class=one.gpu_class, total=one.total, parts=_parts(one.parts))
-    if one.memory_total_bytes is not None:
-        message.memory_total_bytes = one.memory_total_bytes
-    if one.memory_free_bytes is not None:
-        message.memory_free_bytes = one.memory_free_bytes
-    return message
+    return pb.ClassCapacity(
+        gpu_class=one.gpu_class,
+        total=one.total,
+        parts=_parts(one.parts),
+        memory_total_bytes=one.memory_total_bytes,
+        memory_free_bytes=one.memory_free_bytes,
+    )
 
 
 def _parts(parts: Parts) -> pb.DeviceParts:
@@ -85,21 +87,20 @@ def _parts(parts: Parts) -> pb.DeviceParts:
 
 
 def _fabric(one: FabricLine) -> pb.FabricRow:
-    message = pb.FabricRow(
+    return pb.FabricRow(
         fabric=one.fabric,
         nodes=one.nodes,
         whole_free=one.whole_free,
         whole_free_if_idle_left=one.whole_free_if_idle_left,
         gpu_classes=list(one.gpu_classes),
+        largest_fit=_fit_of(one.largest_fit),
+        largest_fit_if_idle_left=_fit_of(one.largest_fit_if_idle_left),
     )
-    if one.largest_fit is not None:
-        message.largest_fit.CopyFrom(_fit_of(one.largest_fit))
-    if one.largest_fit_if_idle_left is not None:
-        message.largest_fit_if_idle_left.CopyFrom(_fit_of(one.largest_fit_if_idle_left))
-    return message
 
 
-def _fit_of(one: LargestFit) -> pb.LargestFit:
+def _fit_of(one: LargestFit | None) -> pb.LargestFit | None:
+    if one is None:
+        return None
     return pb.LargestFit(nodes=one.nodes, gpus_per_node=one.gpus_per_node, gpu_class=one.gpu_class)
 
 

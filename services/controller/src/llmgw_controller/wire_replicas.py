@@ -3,7 +3,7 @@
 from llmgw.v1 import agent_pb2 as agent
 from llmgw.v1 import operator_pb2 as pb
 from llmgw_controller.core.activity import Busy, Idle, Unknown, Verdict
-from llmgw_controller.core.state import Phase, ShardReport
+from llmgw_controller.core.state import Exit, Phase, ShardReport
 from llmgw_controller.core.view import ModelLine, ReplicaLine, ShardLine
 from llmgw_controller.wire_agent import SHARD_STATE_TO_WIRE
 from llmgw_controller.wire_routing import AVAILABILITY_TO_WIRE
@@ -24,7 +24,7 @@ _PHASE = {
 
 def model(line: ModelLine, at: float) -> pb.ModelRow:
     """One model of the catalog."""
-    message = pb.ModelRow(
+    return pb.ModelRow(
         model=line.model,
         aliases=list(line.aliases),
         availability=AVAILABILITY_TO_WIRE[line.availability],
@@ -37,26 +37,19 @@ def model(line: ModelLine, at: float) -> pb.ModelRow:
         profiles=list(line.profiles),
         stopped=line.stopped,
         pinned=line.pinned,
+        reason=line.reason,
+        in_flight=line.in_flight,
+        last_asked_unix_s=line.last_asked_at,
+        eta_s=line.eta_s,
+        created_unix_s=line.created_at,
+        idleness=idleness(line.verdict, at) if line.verdict is not None else None,
     )
-    optional = {
-        "reason": line.reason,
-        "in_flight": line.in_flight,
-        "last_asked_unix_s": line.last_asked_at,
-        "eta_s": line.eta_s,
-        "created_unix_s": line.created_at,
-    }
-    for name, value in optional.items():
-        if value is not None:
-            setattr(message, name, value)
-    if line.verdict is not None:
-        message.idleness.CopyFrom(idleness(line.verdict, at))
-    return message
 
 
 def replica(line: ReplicaLine, at: float) -> pb.ReplicaRow:
     """One replica with its shards."""
     row = line.row
-    message = pb.ReplicaRow(
+    return pb.ReplicaRow(
         replica_id=row.replica_id,
         model=row.model,
         profile=row.profile,
@@ -67,40 +60,31 @@ def replica(line: ReplicaLine, at: float) -> pb.ReplicaRow:
         group_epoch=row.group_epoch,
         restarts=row.failures,
         cause=row.cause.value,
+        reason=row.reason,
+        until_unix_s=row.until,
+        in_flight=line.in_flight,
+        last_asked_unix_s=line.last_asked_at,
+        progress=line.progress,
+        ready_since_unix_s=row.ready_since,
+        url=line.url,
+        probe_error=line.probe_error,
+        stalled_s=line.stalled_s,
+        idleness=idleness(line.verdict, at) if line.verdict is not None else None,
     )
-    optional = {
-        "reason": row.reason,
-        "until_unix_s": row.until,
-        "in_flight": line.in_flight,
-        "last_asked_unix_s": line.last_asked_at,
-        "progress": line.progress,
-        "ready_since_unix_s": row.ready_since,
-        "url": line.url,
-        "probe_error": line.probe_error,
-        "stalled_s": line.stalled_s,
-    }
-    for name, value in optional.items():
-        if value is not None:
-            setattr(message, name, value)
-    if line.verdict is not None:
-        message.idleness.CopyFrom(idleness(line.verdict, at))
-    return message
 
 
 def _shard(line: ShardLine) -> pb.ShardRow:
-    message = pb.ShardRow(
+    return pb.ShardRow(
         shard_id=line.shard.shard_id,
         node_id=line.shard.node_id,
         device_ids=list(line.shard.device_ids),
         ports=dict(line.shard.ports),
+        observed=_observed(line.report) if line.report is not None else None,
     )
-    if line.report is not None:
-        message.observed.CopyFrom(_observed(line.report))
-    return message
 
 
 def _observed(report: ShardReport) -> agent.ObservedShard:
-    message = agent.ObservedShard(
+    return agent.ObservedShard(
         shard_id=report.shard_id,
         replica_id=report.replica_id,
         group_epoch=report.group_epoch,
@@ -110,26 +94,18 @@ def _observed(report: ShardReport) -> agent.ObservedShard:
         device_ids=list(report.device_ids),
         probed=report.probed,
         adopted=report.adopted,
+        pid=report.pid,
+        pid_start_ticks=report.pid_start_ticks,
+        progress=report.progress,
+        running_requests=report.running,
+        running_unknown_reason=report.running_unknown,
+        load_s=report.load_s,
+        exit=_exit(report.exit) if report.exit is not None else None,
     )
-    optional = {
-        "pid": report.pid,
-        "pid_start_ticks": report.pid_start_ticks,
-        "progress": report.progress,
-        "running_requests": report.running,
-        "running_unknown_reason": report.running_unknown,
-        "load_s": report.load_s,
-    }
-    for name, value in optional.items():
-        if value is not None:
-            setattr(message, name, value)
-    if report.exit is not None:
-        message.exit.reason = report.exit.reason
-        message.exit.message = report.exit.message
-        if report.exit.code is not None:
-            message.exit.code = report.exit.code
-        if report.exit.signal is not None:
-            message.exit.signal = report.exit.signal
-    return message
+
+
+def _exit(one: Exit) -> agent.ShardExit:
+    return agent.ShardExit(code=one.code, signal=one.signal, reason=one.reason, message=one.message)
 
 
 def idleness(verdict: Verdict, at: float) -> pb.Idleness:

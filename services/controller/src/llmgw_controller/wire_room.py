@@ -8,7 +8,8 @@ from llmgw_controller.core.state import EvictionRow
 
 def holding(one: Holding) -> pb.IdleHolding:
     """An idle replica and its price."""
-    message = pb.IdleHolding(
+    kept = one.kept
+    return pb.IdleHolding(
         replica_id=one.replica_id,
         model=one.model,
         gpu_class=one.gpu_class,
@@ -16,31 +17,23 @@ def holding(one: Holding) -> pb.IdleHolding:
         idle_s=one.idle_s,
         never_asked=one.never_asked,
         gpu_hours=one.gpu_hours,
+        last_asked_unix_s=one.last_asked_at,
+        reload_s=one.reload_s,
+        kept_because=kept.why.value if kept is not None else None,
+        kept_text=kept.text if kept is not None else None,
+        kept_until_unix_s=kept.until if kept is not None else None,
     )
-    if one.last_asked_at is not None:
-        message.last_asked_unix_s = one.last_asked_at
-    if one.reload_s is not None:
-        message.reload_s = one.reload_s
-    if one.kept is not None:
-        message.kept_because = one.kept.why.value
-        message.kept_text = one.kept.text
-        if one.kept.until is not None:
-            message.kept_until_unix_s = one.kept.until
-    return message
 
 
 def proposal(one: Proposal) -> pb.EvictionProposal:
     """What would make room for whom."""
-    message = pb.EvictionProposal(
+    return pb.EvictionProposal(
         beneficiary_model=one.beneficiary.model,
         victim_replica_ids=[row.replica_id for row in one.victims],
         text=one.text,
+        frees_in_s=one.frees_in_s,
+        reload_s=one.reload_s,
     )
-    if one.frees_in_s is not None:
-        message.frees_in_s = one.frees_in_s
-    if one.reload_s is not None:
-        message.reload_s = one.reload_s
-    return message
 
 
 def reclaim(found: Holdings, gone: tuple[LetGo, ...], about: pb.ViewInfo) -> pb.ReclaimResponse:
@@ -63,7 +56,7 @@ def reclaim(found: Holdings, gone: tuple[LetGo, ...], about: pb.ViewInfo) -> pb.
 
 def receipt(row: EvictionRow) -> pb.EvictionRow:
     """One eviction, from its evidence to its outcome."""
-    message = pb.EvictionRow(
+    return pb.EvictionRow(
         eviction_id=row.eviction_id,
         victim_replica_id=row.victim_replica_id,
         victim_model=row.victim_model,
@@ -74,16 +67,10 @@ def receipt(row: EvictionRow) -> pb.EvictionRow:
         evidence=list(row.evidence),
         gpus=row.gpus,
         idle_s=row.idle_s,
+        beneficiary_replica_id=row.beneficiary_replica_id,
+        predicted_free_s=row.predicted_free_s,
+        real_free_s=None if row.freed_at is None else row.freed_at - row.decided_at,
+        reload_s=row.reload_s,
+        regretted_unix_s=row.regretted_at,
+        acknowledged_unix_s=row.acknowledged_at,
     )
-    optional = {
-        "beneficiary_replica_id": row.beneficiary_replica_id,
-        "predicted_free_s": row.predicted_free_s,
-        "real_free_s": None if row.freed_at is None else row.freed_at - row.decided_at,
-        "reload_s": row.reload_s,
-        "regretted_unix_s": row.regretted_at,
-        "acknowledged_unix_s": row.acknowledged_at,
-    }
-    for name, value in optional.items():
-        if value is not None:
-            setattr(message, name, value)
-    return message

@@ -15,7 +15,7 @@ AVAILABILITY_TO_WIRE = {
 
 def endpoint(row: Endpoint) -> pb.Endpoint:
     """One endpoint."""
-    message = pb.Endpoint(
+    return pb.Endpoint(
         endpoint_id=row.endpoint_id,
         replica_id=row.replica_id,
         group_epoch=row.group_epoch,
@@ -25,29 +25,23 @@ def endpoint(row: Endpoint) -> pb.Endpoint:
         weight=row.weight,
         node_id=row.node_id,
         draining=row.draining,
+        credential=row.credential,
     )
-    if row.credential is not None:
-        message.credential = row.credential
-    return message
 
 
 def catalog_model(row: CatalogModel) -> pb.CatalogModel:
     """One model of the catalog."""
-    message = pb.CatalogModel(
+    return pb.CatalogModel(
         model=row.model,
         aliases=list(row.aliases),
         availability=AVAILABILITY_TO_WIRE[row.availability],
         activatable=row.activatable,
         hold_timeout_s=row.hold_timeout_s,
         max_held=row.max_held,
+        reason=row.reason,
+        eta_s=row.eta_s,
+        created=row.created,
     )
-    if row.reason is not None:
-        message.reason = row.reason
-    if row.eta_s is not None:
-        message.eta_s = row.eta_s
-    if row.created is not None:
-        message.created = row.created
-    return message
 
 
 def fleet(row: FleetSummary) -> pb.FleetSummary:
