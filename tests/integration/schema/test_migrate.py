@@ -55,6 +55,25 @@ async def test_an_edited_migration_is_refused(connect):
         await migrate(connection, [Migration(1, "a", "SELECT 2")])
 
 
+async def test_a_new_migration_below_the_newest_applied_is_refused_and_nothing_is_applied(connect):
+    """A fresh database would apply it before the later ones, this one after them: two schemas."""
+    connection = await connect()
+    await migrate(connection, [Migration(1, "a", "SELECT 1"), Migration(3, "c", "SELECT 3")])
+    late = [
+        Migration(1, "a", "SELECT 1"),
+        Migration(2, "b", "CREATE TABLE late (x int)"),
+        Migration(3, "c", "SELECT 3"),
+        Migration(4, "d", "CREATE TABLE later (x int)"),
+    ]
+    with pytest.raises(StartupError, match="0002 b is new here, but 0003 is applied already") as refused:
+        await migrate(connection, late)
+    assert "the next free number, 0005" in refused.value.next_steps[0]
+    assert await connection.fetchval("SELECT max(number) FROM schema_migrations") == 3
+    assert await connection.fetchval("SELECT coalesce(to_regclass('late'), to_regclass('later'))") is None
+    # Where nothing was applied the order is as numbered.
+    assert await migrate(connection, [late[0], late[2], late[3]]) == [4]
+
+
 async def test_the_keys_forbid_double_booking(connect):
     """What every other guard falls back on: the second claim of a device or port is refused."""
     connection = await connect()

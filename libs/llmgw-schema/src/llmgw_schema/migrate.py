@@ -39,7 +39,8 @@ class Migration:
 
 
 def shipped() -> list[Migration]:
-    """The migrations of this release, in order. A number given twice is a bug; one left out was never used."""
+    """The migrations of this release, in order. A number given twice is a bug; one left out was never used,
+    and is not used later: `migrate` refuses it."""
     found = []
     for entry in resources.files("llmgw_schema.migrations").iterdir():
         if match := re.fullmatch(r"(\d{4})_([a-z0-9_]+)\.sql", entry.name):
@@ -77,7 +78,8 @@ async def migrate(
 ) -> list[int]:
     """Bring the schema up to this release; returns the numbers that were applied here.
 
-    Raises StartupError when the database is ahead of this release or an applied migration was edited."""
+    Raises StartupError, before anything is applied, when the database is ahead of this release, an applied
+    migration was edited, or a new one is numbered below one that is applied."""
     ours = list(shipped() if migrations is None else migrations)
     applied_here: list[int] = []
     # The lock needs longer than a statement usually may take: somebody else may be migrating.
@@ -125,4 +127,11 @@ def _check(done: dict[int, asyncpg.Record], ours: list[Migration]) -> None:
             raise StartupError(
                 f"migration {migration.number:04d} {migration.name} was edited after it was applied here",
                 next_steps=["restore the released text; changes go into a migration of their own"],
+            )
+        # A fresh database applies it before the later ones, this one after them: two schemas of one release.
+        if row is None and migration.number < newest:
+            raise StartupError(
+                f"migration {migration.number:04d} {migration.name} is new here, "
+                f"but {newest:04d} is applied already",
+                next_steps=[f"give it the next free number, {known + 1:04d}: the order is that of numbers"],
             )
