@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from llmgw_controller.catalog_file import canonical_json, parse_model, parse_model_json, parse_models
+from llmgw_controller.catalog_schema import FileWritten, ModelWritten, ProfileWritten
 from llmgw_controller.core.catalog import Engine, Source, spec_hash
 from llmgw_kit.errors import InvalidRequest
 
@@ -115,13 +116,23 @@ def changed(base: dict[str, Any], path: str, value: Any) -> dict[str, Any]:
         (PLAIN, "replica", 2, "unknown key 'replica' (did you mean 'replicas'?)"),
         (PLAIN, "profiles.0.gpu_clas", "L4", "'profiles[0].gpu_clas' (did you mean 'gpu_class'?)"),
         (PLAIN, "weights.files.0.sha", "x", "unknown key 'weights.files[0].sha'"),
+        (WIDE, "profiles.0.gpu_class", "H100\x1b[1m", "is no GPU class; expected 1 to 64 printable"),
+        (WIDE, "profiles.0.gpu_class", " H100", "with no blank at either end"),
+        (WIDE, "weights.files.0.url", "https://hub/a\n", "without blanks and control characters"),
+        (WIDE, "profiles.0.args", ["\ud800"], "'\\ud800' holds half a character"),
+        (WIDE, "profiles.0.args", ["a" * 5_000_000], "is 5000000 bytes long; expected at most 130048"),
+        (WIDE, "profiles.0.args", ["é" * 60_000] * 20, "bytes as it is stored; expected at most 1048576"),
+        (WIDE, "profiles.0.ready_timeout_s", "1e+300", "(366 days), got '1e+300', which is a text"),
+        (WIDE, "profiles.0.pool", "a b", "'a b' is not a name; expected 1 to 64 of a-z A-Z 0-9 . _ -, with"),
+        (PLAIN, "profiles.0.memory_bytes", "9" * 400 + "GiB", "is not a size"),
+        (PLAIN, "name", "x\n\x1b[31m", "m.json ('x\\n\\x1b[31m'): name: 'x\\n\\x1b[31m' is not a model name"),
         (PLAIN, "name", ..., "name is missing"),
         (PLAIN, "name", "Tiny", "'Tiny' is not a model name"),
         (PLAIN, "name", "a//b", "'a//b' is not a model name"),
         (PLAIN, "name", "../b", "'../b' is not a model name"),
         (PLAIN, "profiles", [], "profiles: "),
-        (PLAIN, "profiles.0.gpus_per_node", 0, "profiles[0].gpus_per_node: Input should be greater than"),
-        (PLAIN, "profiles.0.gpus_per_node", "2", "[0].gpus_per_node: Input should be a valid integer"),
+        (PLAIN, "profiles.0.gpus_per_node", 0, "[0].gpus_per_node: expected a whole number from 1 to 4,096,"),
+        (PLAIN, "profiles.0.gpus_per_node", "2", "to 4,096, got '2', which is a text"),
         (PLAIN, "profiles.0.tensor_parallel", 2, "= 2, but nodes 1 x gpus_per_node 1 = 1 GPUs"),
         (WIDE, "profiles.1.nodes", 2, "= 8, but nodes 2 x gpus_per_node 8 = 16 GPUs"),
         (PLAIN, "profiles.0.memory_bytes", "24 gigs", "'24 gigs' is not a size"),
@@ -175,3 +186,32 @@ def test_bad_json_is_told(text: str, told: str) -> None:
 
 def test_json_text_is_accepted() -> None:
     assert parse_model_json(json.dumps(PLAIN), source=Source.STORED, where="m.json") == model(PLAIN)
+
+
+NUMBERS = [
+    *((key, key) for key in ModelWritten.model_fields),
+    *((f"profiles.0.{key}", key) for key in ProfileWritten.model_fields),
+    *((f"weights.files.0.{key}", key) for key in FileWritten.model_fields),
+]
+
+
+@pytest.mark.parametrize(
+    "huge", [2**31, 10**12, 2**64, 10**25, 1e18, 1e300, -(10**12), float("inf"), float("nan")]
+)
+def test_no_number_is_taken_that_no_message_and_no_column_carries(huge: float) -> None:
+    for path, key in NUMBERS:
+        if key in ("memory_bytes", "size_bytes") and huge in (2**31, 10**12):
+            continue  # sizes that there are
+        with pytest.raises(InvalidRequest) as caught:
+            model(changed(PLAIN, path, huge))
+        assert len(caught.value.text) < 1000
+
+
+def test_a_text_that_is_nested_without_end_is_told() -> None:
+    with pytest.raises(InvalidRequest, match="nested too deeply"):
+        parse_model_json("[" * 1_000_000, source=Source.STORED, where="m.json")
+
+
+def test_two_models_of_one_name_are_told_as_such() -> None:
+    with pytest.raises(InvalidRequest, match=r"two models are named 'tiny'"):
+        parse_models([PLAIN, PLAIN], where="c.yaml")

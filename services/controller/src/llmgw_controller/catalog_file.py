@@ -6,7 +6,13 @@ from typing import Any
 
 from pydantic import BaseModel, ValidationError
 
-from llmgw_controller.catalog_schema import FileWritten, ModelWritten, ProfileWritten, WeightsWritten
+from llmgw_controller.catalog_schema import (
+    MODEL_NAME,
+    FileWritten,
+    ModelWritten,
+    ProfileWritten,
+    WeightsWritten,
+)
 from llmgw_controller.core.catalog import (
     Engine,
     Model,
@@ -17,11 +23,21 @@ from llmgw_controller.core.catalog import (
     Weights,
     WeightsFile,
 )
+from llmgw_controller.written import shown
 from llmgw_kit.errors import InvalidRequest
 from llmgw_kit.ids import ModelId, NodeId
 from llmgw_kit.names import did_you_mean
+from llmgw_kit.text import printable
 
 _DOC = "docs/catalog.md explains every key"
+
+#: All of one model, as it is stored. Linux takes 2 MiB of arguments and variables, and a node is told of all
+#: its replicas in one message.
+SPEC_MOST_BYTES = 2**20
+#: Of what may still become a model of that size: blanks between keys and escapes are no part of it.
+TEXT_MOST_BYTES = 8 * 2**20
+#: Of many mistakes so many are told.
+TOLD_MOST = 10
 
 
 def parse_models(written: object, *, where: str) -> list[Model]:
@@ -48,17 +64,35 @@ def parse_model(written: object, *, source: Source, where: str) -> Model:
             next_steps=[_DOC],
         )
     name = written.get("name")
-    shown = f"{where} ({name})" if isinstance(name, str) else where
+    place = f"{where} ({_name_shown(name)})" if isinstance(name, str) else where
     try:
-        return _to_core(ModelWritten.model_validate(written), source)
+        model = _to_core(ModelWritten.model_validate(written), source)
     except ValidationError as e:
-        raise InvalidRequest(f"{shown}: {_told(e)}", code="invalid_model", next_steps=[_DOC]) from None
+        raise InvalidRequest(f"{place}: {_told(e)}", code="invalid_model", next_steps=[_DOC]) from None
+    if (size := len(canonical_json(model).encode())) > SPEC_MOST_BYTES:
+        raise InvalidRequest(
+            f"{place}: {size} bytes as it is stored; expected at most {SPEC_MOST_BYTES}",
+            code="invalid_model",
+            next_steps=["let the engine read long texts from a file on its node"],
+        )
+    return model
+
+
+def _name_shown(name: str) -> str:
+    """As it is where it could be one."""
+    return name if MODEL_NAME.fullmatch(name) else shown(name)
 
 
 def parse_model_json(text: str, *, source: Source, where: str) -> Model:
     """One model from JSON, as `model apply` sends it and the store holds it. Raises InvalidRequest."""
+    if len(text) > TEXT_MOST_BYTES:
+        raise InvalidRequest(
+            f"{where}: {len(text)} characters; expected at most {TEXT_MOST_BYTES}", code="invalid_model"
+        )
     try:
         written = json.loads(text, object_pairs_hook=_without_doubles)
+    except RecursionError:
+        raise InvalidRequest(f"{where} is nested too deeply", code="invalid_model") from None
     except ValueError as e:
         raise InvalidRequest(f"{where} is not JSON: {e}", code="invalid_model") from None
     return parse_model(written, source=source, where=where)
@@ -76,7 +110,13 @@ def check_names(models: Iterable[Model], *, where: str) -> None:
     owners: dict[str, Model] = {}
     for model in models:
         for name in (model.name, *model.aliases):
-            if (other := owners.setdefault(name, model)) is not model:
+            other = owners.setdefault(name, model)
+            if other is not model and other.name == model.name:
+                raise InvalidRequest(
+                    f"{where}: two models are named {model.name!r}",
+                    next_steps=["give each its own name, or remove one of them"],
+                )
+            if other is not model:
                 raise InvalidRequest(
                     f"{where}: {name!r} belongs to two models, {other.name!r} and {model.name!r}",
                     next_steps=["a client's name must mean one model: rename one of them"],
@@ -87,7 +127,7 @@ def _without_doubles(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     found = dict(pairs)
     if len(found) < len(pairs):
         names = [name for name, _ in pairs]
-        raise ValueError(f"key {next(name for name in names if names.count(name) > 1)!r} stands twice")
+        raise ValueError(f"key {shown(next(name for name in names if names.count(name) > 1))} stands twice")
     return found
 
 
@@ -97,12 +137,15 @@ _SHAPES: dict[str, type[BaseModel]] = {
 
 
 def _told(e: ValidationError) -> str:
-    return "; ".join(_told_one(problem) for problem in e.errors())
+    problems = e.errors()
+    more = [f"and {len(problems) - TOLD_MOST} more"] if len(problems) > TOLD_MOST else []
+    return "; ".join([*(_told_one(problem) for problem in problems[:TOLD_MOST]), *more])
 
 
 def _told_one(problem: Any) -> str:
     place = problem["loc"]
     path = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in place).lstrip(".")
+    path = printable(path, most=200)
     if problem["type"] == "extra_forbidden":
         holder = next((part for part in reversed(place[:-1]) if isinstance(part, str)), "")
         known = _SHAPES[holder].model_fields
@@ -112,7 +155,7 @@ def _told_one(problem: Any) -> str:
         return f"{path} is missing"
     if problem["type"] == "value_error":
         return f"{path}: {message}" if path else message
-    return f"{path}: {message} (given {problem['input']!r})"
+    return f"{path}: {message} (given {shown(problem['input'])})"
 
 
 def _to_core(written: ModelWritten, source: Source) -> Model:
