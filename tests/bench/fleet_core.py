@@ -1,10 +1,12 @@
 """What a pass costs in the pure core, from 50 to 500 nodes: no wire, no store, one thread.
 
-    python -m tests.bench.fleet_core [--nodes 50,100,200,350,500] [--rounds 20] [--profile CASE]
+    python -m tests.bench.fleet_core [--nodes 50,100,200,350,500] [--rounds 20] [--cases TEXT]
+                                     [--profile CASE]
 
 Eight devices and two models a node, four replicas, one in ten a gang of two nodes. Cases are the passes a
-leader really makes: one that finds nothing to do, one while it still learns, one after a node was lost, a
-start of the whole fleet from nothing, and what is published after a pass.
+leader really makes: one that finds nothing to do, one while it still learns, one after a node was lost, one
+with 40 models that no node has room for (under each policy of eviction), a start of the whole fleet from
+nothing, what is published after a pass, and what a status shows, also where it suggests whom to evict.
 """
 
 import argparse
@@ -16,10 +18,11 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 
+from llmgw_controller.core.apply import apply
 from llmgw_controller.core.idleness import verdicts
 from llmgw_controller.core.reconcile import reconcile
 from llmgw_controller.core.routes import routes
-from llmgw_controller.core.state import NodeHeard, Phase, ShardState, Snapshot
+from llmgw_controller.core.state import EvictionPolicy, NodeHeard, Phase, ShardState, Snapshot
 from llmgw_controller.core.view import fleet_view
 from llmgw_kit.ids import ModelId, NodeId
 from tests.unit.controller.build import (
@@ -41,6 +44,10 @@ from tests.unit.controller.build import (
 #: Nodes of one interconnect.
 FABRIC_NODES = 16
 DEVICES = 8
+#: Models without room.
+WAITING = 40
+#: Seconds without use after which a model may leave.
+IDLE_AFTER_S = 60.0
 
 
 def fleet(count: int, *, running: bool) -> Snapshot:
@@ -96,6 +103,40 @@ def silent(full: Snapshot, *names: str) -> dict[NodeId, NodeHeard]:
     }
 
 
+def crowded(full: Snapshot, eviction: EvictionPolicy) -> Snapshot:
+    """The fleet with so many models more, each asked for and without room: every node is taken whole. Of what
+    runs, a half was used just now, and the rest is idle and cheap to bring back, but for no longer than its
+    model wants it kept."""
+    catalog = {**full.catalog.models}
+    for name, one in catalog.items():
+        catalog[name] = replace(one, min_residency_s=0.0, idle_after_s=IDLE_AFTER_S)
+    wide = profile("wide", gpus_per_node=DEVICES, tensor_parallel=DEVICES)
+    rows = {**full.stored.replicas}
+    for number in range(WAITING):
+        waits = model(f"w{number:04}", wide, replicas=1, priority=1)
+        catalog[waits.name] = waits
+        row = replica(waits, 1, Phase.UNPLACEABLE)
+        rows[row.replica_id] = replace(row, reason="no room")
+    snapshot = replace(
+        full,
+        catalog=replace(full.catalog, models=catalog),
+        stored=replace(full.stored, replicas=rows),
+        intervals=replace(full.intervals, eviction=eviction),
+    )
+    # As the passes before have left it: the reasons stand in the rows.
+    return replace(snapshot, stored=apply(snapshot.stored, reconcile(snapshot, NOW).changes))
+
+
+def status(snapshot: Snapshot) -> object:
+    """What one GetStatus computes."""
+    return fleet_view(snapshot, verdicts(snapshot, NOW), NOW)
+
+
+def anew(snapshot: Snapshot) -> Snapshot:
+    """As the next pass meets it: nothing that was found of an earlier snapshot helps."""
+    return replace(snapshot, stored=replace(snapshot.stored), found={})
+
+
 def cases(count: int) -> dict[str, Callable[[], object]]:
     """Name -> one pass of it."""
     full, bare = fleet(count, running=True), fleet(count, running=False)
@@ -110,13 +151,17 @@ def cases(count: int) -> dict[str, Callable[[], object]]:
         full, catalog=replace(full.catalog, models={**full.catalog.models, changed.name: changed})
     )
     found = verdicts(full, NOW)
+    off, suggest, on = (crowded(full, policy) for policy in EvictionPolicy)
     return {
         "rest": lambda: reconcile(full, NOW),
         "learning": lambda: reconcile(learning, NOW),
         "a node is lost": lambda: reconcile(lost, NOW),
         "a spec changed": lambda: reconcile(rolled, NOW),
         "routes": lambda: routes(full, NOW),
-        "view": lambda: fleet_view(full, found, NOW),
+        "view": lambda: fleet_view(anew(full), found, NOW),
+        "40 waiting, off": lambda: reconcile(anew(off), NOW),
+        "40 waiting, on": lambda: reconcile(anew(on), NOW),
+        "suggest status": lambda: status(anew(suggest)),
         "start of all": lambda: reconcile(bare, NOW),
     }
 
@@ -135,6 +180,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--nodes", default="50,100,200,350,500")
     parser.add_argument("--rounds", type=int, default=20)
+    parser.add_argument("--cases", help="only those whose name holds this")
     parser.add_argument("--profile", help="a case to show the hot spots of, at the largest fleet")
     given = parser.parse_args()
     sizes = [int(text) for text in given.nodes.split(",")]
@@ -148,6 +194,8 @@ def main() -> None:
     print(f"{'nodes':>5} {'replicas':>8}  {'case':<16} {'median ms':>9} {'p99 ms':>8}  against n log n")
     for size in sizes:
         for name, run in cases(size).items():
+            if given.cases and given.cases not in name:
+                continue
             rounds = 1 if name == "start of all" else given.rounds
             times = sorted(measure(run, rounds))
             median, p99 = statistics.median(times), times[min(len(times) - 1, int(len(times) * 0.99))]

@@ -152,11 +152,8 @@ def _release(stored: Stored, change: Release) -> Stored:
         replace(shard, released=True) if shard.shard_id in change.shard_ids else shard for shard in row.shards
     )
     fresh = {(q.node_id, q.port): q for q in (*stored.quarantine, *change.quarantine)}
-    return replace(
-        stored,
-        replicas={**stored.replicas, row.replica_id: replace(row, shards=shards)},
-        quarantine=tuple(fresh[key] for key in sorted(fresh)),
-    )
+    resting = tuple(fresh[key] for key in sorted(fresh))
+    return _with_replica(_but(stored, quarantine=resting), replace(row, shards=shards))
 
 
 def _but(stored: Stored, **changes: Any) -> Stored:

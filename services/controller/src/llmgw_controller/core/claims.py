@@ -10,7 +10,16 @@ from enum import Enum
 
 from llmgw_controller.core.hearing import NodeState, node_state, takes_work, tombstones_of
 from llmgw_controller.core.memory import Measured, measured_of, usable_bytes
-from llmgw_controller.core.state import DeviceReport, DeviceState, NodeHeard, NodeRow, ShardState, Snapshot
+from llmgw_controller.core.state import (
+    DeviceReport,
+    DeviceState,
+    LoadRecord,
+    NodeHeard,
+    NodeRow,
+    ReplicaRow,
+    ShardState,
+    Snapshot,
+)
 from llmgw_kit.ids import DeviceId, ModelId, NodeId, ReplicaId
 
 
@@ -69,19 +78,94 @@ Rooms = dict[NodeId, Room]
 
 @dataclass(frozen=True)
 class _Claims:
-    devices: dict[tuple[NodeId, DeviceId], tuple[ReplicaId, bool]]
-    ports: dict[NodeId, set[int]]
-    models: dict[NodeId, Counter[ModelId]]
+    """On one node."""
+
+    devices: dict[DeviceId, tuple[ReplicaId, bool]]
+    ports: frozenset[int]
+    models: Counter[ModelId]
+
+
+@dataclass(frozen=True)
+class _Basis:
+    """All that a room follows from."""
+
+    node: NodeRow
+    heard: NodeHeard | None
+    #: With a shard there.
+    rows: tuple[ReplicaRow, ...]
+    #: Ports in quarantine.
+    resting: frozenset[int]
+    tombstones: int
+    state: NodeState
+    takes_work: bool
+    measured: Measured
+    foreign_bytes: int
+
+    def same(self, other: "_Basis") -> bool:
+        """Nothing has moved; what is heard and stored is never changed in place."""
+        return (
+            self.node is other.node
+            and self.heard is other.heard
+            and self.measured is other.measured
+            and self.rows == other.rows
+            and (self.resting, self.tombstones, self.state, self.takes_work, self.foreign_bytes)
+            == (other.resting, other.tombstones, other.state, other.takes_work, other.foreign_bytes)
+        )
 
 
 def rooms(snapshot: Snapshot, now: float) -> Rooms:
-    """Every known node, by id."""
-    claims = _claims(snapshot, now)
-    measured = measured_of(snapshot.stored.loads)
-    return {
-        node_id: _room(snapshot, snapshot.stored.nodes[node_id], claims, measured, now)
-        for node_id in sorted(snapshot.stored.nodes)
-    }
+    """Every known node, by id. A pass asks for them many times and moves a node or two in between: the rooms
+    of all others are the very same ones, and where none has moved so is the whole."""
+    kept: dict[NodeId, tuple[_Basis, Room]] = snapshot.found.setdefault("rooms", {})
+    measured = _measured(snapshot)
+    resting: dict[NodeId, frozenset[int]] = {}
+    for quarantine in snapshot.stored.quarantine:
+        if quarantine.until > now:
+            ports = resting.get(quarantine.node_id, frozenset())
+            resting[quarantine.node_id] = ports | {quarantine.port}
+    found: Rooms = {}
+    moved = False
+    for node_id in sorted(snapshot.stored.nodes):
+        basis = _basis(snapshot, node_id, resting.get(node_id, frozenset()), measured, now)
+        before = kept.get(node_id)
+        if before is not None and before[0].same(basis):
+            found[node_id] = before[1]
+            continue
+        moved = True
+        found[node_id] = _room(basis)
+        kept[node_id] = (basis, found[node_id])
+    whole: Rooms | None = snapshot.found.get("all rooms")
+    if moved or whole is None or not _same(whole, found):
+        whole = snapshot.found["all rooms"] = found
+    return whole
+
+
+def _same(one: Rooms, other: Rooms) -> bool:
+    return one.keys() == other.keys() and all(one[key] is room for key, room in other.items())
+
+
+def _measured(snapshot: Snapshot) -> Measured:
+    before: tuple[tuple[LoadRecord, ...], Measured] | None = snapshot.found.get("measured")
+    if before is None or before[0] is not snapshot.stored.loads:
+        before = snapshot.found["measured"] = (snapshot.stored.loads, measured_of(snapshot.stored.loads))
+    return before[1]
+
+
+def _basis(
+    snapshot: Snapshot, node_id: NodeId, resting: frozenset[int], measured: Measured, now: float
+) -> _Basis:
+    node = snapshot.stored.nodes[node_id]
+    return _Basis(
+        node=node,
+        heard=snapshot.heard.get(node_id),
+        rows=snapshot.stored.by_node.get(node_id, ()),
+        resting=resting,
+        tombstones=tombstones_of(snapshot, node_id),
+        state=node_state(snapshot, node, now),
+        takes_work=takes_work(snapshot, node, now),
+        measured=measured,
+        foreign_bytes=snapshot.intervals.foreign_bytes,
+    )
 
 
 def with_claim(
@@ -109,31 +193,29 @@ def with_claim(
     return {**rooms, node_id: fuller}
 
 
-def _claims(snapshot: Snapshot, now: float) -> _Claims:
-    devices: dict[tuple[NodeId, DeviceId], tuple[ReplicaId, bool]] = {}
-    ports: dict[NodeId, set[int]] = {}
-    models: dict[NodeId, Counter[ModelId]] = {}
+def _claims(basis: _Basis) -> _Claims:
+    devices: dict[DeviceId, tuple[ReplicaId, bool]] = {}
+    ports = set(basis.resting)
+    models: Counter[ModelId] = Counter()
     known: set[str] = set()
-    for row in snapshot.stored.replicas.values():
+    for row in basis.rows:
         for shard in row.shards:
+            if shard.node_id != basis.node.node_id:
+                continue
             known.add(shard.shard_id)
             if shard.released:
                 continue
             for device_id in shard.device_ids:
-                devices[shard.node_id, device_id] = (row.replica_id, False)
-            ports.setdefault(shard.node_id, set()).update(port for _, port in shard.ports)
-            models.setdefault(shard.node_id, Counter())[row.model] += 1
-    for node_id, heard in snapshot.heard.items():
-        for report in heard.shards.values():
-            if report.state is ShardState.EXITED or report.shard_id in known:
-                continue
-            for device_id in report.device_ids:
-                devices.setdefault((node_id, device_id), (report.replica_id, True))
-            ports.setdefault(node_id, set()).update(port for _, port in report.ports)
-    for quarantine in snapshot.stored.quarantine:
-        if quarantine.until > now:
-            ports.setdefault(quarantine.node_id, set()).add(quarantine.port)
-    return _Claims(devices, ports, models)
+                devices[device_id] = (row.replica_id, False)
+            ports.update(port for _, port in shard.ports)
+            models[row.model] += 1
+    for report in basis.heard.shards.values() if basis.heard is not None else ():
+        if report.state is ShardState.EXITED or report.shard_id in known:
+            continue
+        for device_id in report.device_ids:
+            devices.setdefault(device_id, (report.replica_id, True))
+        ports.update(port for _, port in report.ports)
+    return _Claims(devices, frozenset(ports), models)
 
 
 def with_promise(rooms: Rooms, node_id: NodeId, device_ids: frozenset[DeviceId]) -> Rooms:
@@ -146,27 +228,26 @@ def with_promise(rooms: Rooms, node_id: NodeId, device_ids: frozenset[DeviceId])
     return {**rooms, node_id: replace(room, devices=devices)}
 
 
-def _room(snapshot: Snapshot, node: NodeRow, claims: _Claims, measured: Measured, now: float) -> Room:
-    heard = snapshot.heard.get(node.node_id)
-    works = takes_work(snapshot, node, now)
+def _room(basis: _Basis) -> Room:
+    heard, claims = basis.heard, _claims(basis)
     return Room(
-        node=node,
-        state=node_state(snapshot, node, now),
-        takes_work=works,
-        tombstones=tombstones_of(snapshot, node.node_id),
+        node=basis.node,
+        state=basis.state,
+        takes_work=basis.takes_work,
+        tombstones=basis.tombstones,
         engines=frozenset(heard.engines) if heard else None,
         weights=frozenset((held.model, held.version) for held in heard.weights if held.complete)
         if heard
         else frozenset(),
-        devices=_devices(snapshot, node, claims, works=works),
-        taken_ports=frozenset(claims.ports.get(node.node_id, ())),
-        models=tuple(sorted(claims.models.get(node.node_id, Counter()).items())),
-        measured=measured,
+        devices=_devices(basis, claims),
+        taken_ports=claims.ports,
+        models=tuple(sorted(claims.models.items())),
+        measured=basis.measured,
     )
 
 
-def _devices(snapshot: Snapshot, node: NodeRow, claims: _Claims, *, works: bool) -> tuple[Device, ...]:
-    heard = snapshot.heard.get(node.node_id)
+def _devices(basis: _Basis, claims: _Claims) -> tuple[Device, ...]:
+    node, heard = basis.node, basis.heard
     reports = {report.device_id: report for report in heard.devices} if heard else {}
     inventory = {row.device_id: (row.index, row.gpu_class, row.memory_total_bytes) for row in node.devices}
     inventory |= {
@@ -177,15 +258,15 @@ def _devices(snapshot: Snapshot, node: NodeRow, claims: _Claims, *, works: bool)
     found: list[Device] = []
     for device_id, (index, gpu_class, memory) in inventory.items():
         report = reports.get(device_id)
-        claim = claims.devices.get((node.node_id, device_id))
+        claim = claims.devices.get(device_id)
         if heard is not None and (report is None or report.state is not DeviceState.HEALTHY):
             use = Use.UNHEALTHY  # In the rows but no longer in the inventory: missing.
         elif claim is not None:
             use = Use.CLAIMED
-        elif report is not None and (report.foreign_used_bytes or 0) >= snapshot.intervals.foreign_bytes:
+        elif report is not None and (report.foreign_used_bytes or 0) >= basis.foreign_bytes:
             use = Use.FOREIGN
         else:
-            use = Use.FREE if works else Use.CORDONED
+            use = Use.FREE if basis.takes_work else Use.CORDONED
         found.append(
             Device(
                 node_id=node.node_id,

@@ -32,6 +32,9 @@ class Draft:
         self.verdicts = verdicts
         #: Grows with every change: a round that leaves it as it was has nothing more to decide.
         self.moves = 0
+        #: Grows with every look at what stands in no row of the subject's own, such as the room there is.
+        self.looks = 0
+        self._resting: dict[str, tuple[object, ...]] = {}
         #: None where a later write of the same row has made one pointless.
         self._changes: list[Change | None] = []
         #: Position of the newest change of each replica.
@@ -68,6 +71,24 @@ class Draft:
     def command(self, command: Command) -> None:
         self._commands[command] = None
 
+    def moves_no_more(self, subject: str, *rows: object) -> bool:
+        """A subject that found nothing to do in an earlier round of this pass, and all that it looks at is as
+        it was then: its own `rows`, and what is not of replicas. What agents and routers say does not change
+        within a pass."""
+        before = self._resting.get(subject)
+        return before is not None and _identical(before, (*self._common(), *rows))
+
+    def rests(self, subject: str, *rows: object) -> None:
+        """It found nothing to do on these."""
+        self._resting[subject] = (*self._common(), *rows)
+
+    def _common(self) -> tuple[object, ...]:
+        stored = self.stored
+        return (
+            stored.nodes, stored.tombstones, stored.activations, stored.routers, stored.loads, stored.models,
+            stored.deployments, stored.attempts, stored.evictions, stored.idle_floor,
+        )  # fmt: skip
+
     def plan(self) -> Plan:
         changes = tuple(change for change in self._changes if change is not None)
         return Plan(changes, tuple(self._commands))
@@ -82,6 +103,10 @@ class Draft:
         ):
             self._changes[position] = None
         self._newest[replica_id] = len(self._changes)
+
+
+def _identical(before: tuple[object, ...], after: tuple[object, ...]) -> bool:
+    return len(before) == len(after) and all(one is other for one, other in zip(before, after, strict=True))
 
 
 def _replica_of(change: Change) -> ReplicaId | None:

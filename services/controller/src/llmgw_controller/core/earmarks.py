@@ -10,7 +10,7 @@ from llmgw_controller.core.apply import apply
 from llmgw_controller.core.catalog import Model
 from llmgw_controller.core.claims import Rooms, rooms, with_claim
 from llmgw_controller.core.failing import startable
-from llmgw_controller.core.placement import Placement, place
+from llmgw_controller.core.placement import Placement, memo_of, place
 from llmgw_controller.core.plan import Release
 from llmgw_controller.core.state import (
     EvictionRow,
@@ -74,7 +74,8 @@ def places_after(snapshot: Snapshot, owing: Owed, now: float) -> dict[ReplicaId,
         if not profiles:
             continue
         epoch = next_epoch(snapshot.stored, row)
-        answer = place(model, left, replica_id=name, group_epoch=epoch, profiles=profiles)
+        memo = memo_of(snapshot, left, frozenset())
+        answer = place(model, left, replica_id=name, group_epoch=epoch, profiles=profiles, memo=memo)
         if isinstance(answer, Placement):
             found[name] = answer
             left = _claimed(left, model, name, answer)

@@ -10,9 +10,9 @@ from bisect import bisect_left, insort
 from llmgw_controller.core.catalog import Model, Profile
 from llmgw_controller.core.choosing import GroupKey, choose, group_keys
 from llmgw_controller.core.claims import Rooms
-from llmgw_controller.core.filters import Ask, ask_of, first_reason
-from llmgw_controller.core.score import Fullness, Score, fullness, score
-from llmgw_controller.core.sizes import Sizes
+from llmgw_controller.core.filters import Ask
+from llmgw_controller.core.placement import Memo
+from llmgw_controller.core.score import Fullness, Score, score
 from llmgw_kit.ids import ModelId, NodeId
 
 _NOBODY: frozenset[NodeId] = frozenset()
@@ -27,7 +27,7 @@ class _Shelf:
         #: So much of the finder's log is in it.
         self.seen = 0
 
-    def put(self, ask: Ask, rooms: Rooms, node_id: NodeId) -> None:
+    def put(self, ask: Ask, rooms: Rooms, node_id: NodeId, memo: Memo) -> None:
         """Look at the node again."""
         room = rooms[node_id]
         keys = group_keys(ask, room)
@@ -35,8 +35,9 @@ class _Shelf:
         if before is not None:
             for key in keys:
                 del self.sets[key][bisect_left(self.sets[key], (before, node_id))]
-        if first_reason(room, ask, frozenset()) is None:
-            full = self.fits[node_id] = fullness(ask, room)
+        look = memo.node(ask, room, frozenset())
+        if look.reason is None:
+            full = self.fits[node_id] = look.full
             for key in keys:
                 insort(self.sets.setdefault(key, []), (full, node_id))
 
@@ -44,9 +45,10 @@ class _Shelf:
 class Finder:
     """Over the rooms of one pass, as it fills them."""
 
-    def __init__(self, rooms: Rooms) -> None:
+    def __init__(self, rooms: Rooms, memo: Memo | None = None) -> None:
+        """`memo`: of those that ask with nobody evictable."""
         self._rooms = rooms
-        self._sizes = Sizes(rooms)
+        self._memo = memo or Memo()
         self._asks: dict[tuple[ModelId, str], Ask] = {}
         self._shelves: dict[Ask, _Shelf] = {}
         self._log: list[NodeId] = list(rooms)
@@ -92,12 +94,11 @@ class Finder:
     def _shelf(self, model: Model, profile: Profile) -> tuple[Ask, _Shelf]:
         key = (model.name, profile.name)
         if key not in self._asks:
-            own = ask_of(model, profile, next(iter(self._rooms.values())).measured)
-            self._asks[key] = self._sizes.alike(own)
+            _, self._asks[key] = self._memo.ask(model, profile, self._rooms)
         ask = self._asks[key]
         shelf = self._shelves.setdefault(ask, _Shelf())
         for node_id in dict.fromkeys(self._log[shelf.seen :]):
-            shelf.put(ask, self._rooms, node_id)
+            shelf.put(ask, self._rooms, node_id, self._memo)
         shelf.seen = len(self._log)
         return ask, shelf
 

@@ -35,7 +35,12 @@ _ENDING = frozenset({ShardState.DRAINING, ShardState.STOPPING})
 def advance(draft: Draft) -> None:
     """One step of every replica; reconcile repeats until none is left to take."""
     for row in draft.replicas():
+        if draft.moves_no_more(row.replica_id, row):
+            continue
+        before = draft.moves
         _advance(draft, row)
+        if before == draft.moves:
+            draft.rests(row.replica_id, row)
 
 
 def _advance(draft: Draft, row: ReplicaRow) -> None:

@@ -16,7 +16,7 @@ from llmgw_controller.core.activity import (
 from llmgw_controller.core.catalog import Model
 from llmgw_controller.core.deployments import effective_pinned
 from llmgw_controller.core.replica import is_unreachable
-from llmgw_controller.core.state import Phase, ReplicaRow, ShardReport, Snapshot
+from llmgw_controller.core.state import Phase, ReplicaRow, ShardReport, Snapshot, Stored
 from llmgw_kit.ids import ReplicaId, RouterId
 
 #: Phases of which a verdict makes sense: an engine that clients may be using.
@@ -32,6 +32,27 @@ def verdicts(snapshot: Snapshot, now: float) -> Verdicts:
             if row.phase in JUDGED
         }
     )
+
+
+def verdicts_again(snapshot: Snapshot, judged: Stored, known: Verdicts, now: float) -> Verdicts:
+    """The same after the rows have moved within one pass: only of those that did is it asked again. `judged`:
+    the rows that gave `known`."""
+    stored = snapshot.stored
+    if any(
+        one is not other
+        for one, other in (
+            (stored.nodes, judged.nodes),
+            (stored.routers, judged.routers),
+            (stored.idle_floor, judged.idle_floor),
+        )
+    ):
+        return verdicts(snapshot, now)
+    found: dict[ReplicaId, Verdict] = {}
+    for row in stored.sorted_replicas:
+        if row.phase in JUDGED:
+            same = judged.replicas.get(row.replica_id) is row
+            found[row.replica_id] = known.by_replica[row.replica_id] if same else verdict(snapshot, row, now)
+    return Verdicts(found)
 
 
 def verdict(snapshot: Snapshot, row: ReplicaRow, now: float) -> Verdict:
@@ -65,7 +86,15 @@ def fresh_routers(snapshot: Snapshot) -> dict[RouterId, RouterReport]:
     if activity is None:
         return {}
     limit = snapshot.intervals.router_stale_s
-    return {name: one for name, one in sorted(activity.routers.items()) if activity.now - one.at <= limit}
+    # Asked for each replica, and the same for all of them.
+    before = snapshot.found.get("fresh routers")
+    if before is None or before[0] is not activity or before[1] != limit:
+        fresh = {
+            name: one for name, one in sorted(activity.routers.items()) if activity.now - one.at <= limit
+        }
+        before = snapshot.found["fresh routers"] = (activity, limit, fresh)
+    found: dict[RouterId, RouterReport] = before[2]
+    return found
 
 
 def idle_replicas(snapshot: Snapshot, verdicts: Verdicts) -> frozenset[ReplicaId]:

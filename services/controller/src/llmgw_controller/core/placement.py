@@ -18,12 +18,15 @@ from llmgw_controller.core.memory import Measured, MemoryClaim
 from llmgw_controller.core.port_bands import lease, ports_needed
 from llmgw_controller.core.score import Fullness, Score, fullness, score
 from llmgw_controller.core.sizes import Sizes
-from llmgw_controller.core.state import ShardRow
+from llmgw_controller.core.state import ShardRow, Snapshot
 from llmgw_controller.core.words import counted, gib
 from llmgw_kit.ids import DeviceId, ModelId, NodeId, ReplicaId, ShardId
 
 #: Searching the smallest set of leaving replicas is exponential; a node holds few.
 MAX_LEAVING = 8
+
+#: Sets of idle replicas for which one pass keeps what it found.
+MEMOS_MOST = 8
 
 
 @dataclass(frozen=True)
@@ -136,6 +139,10 @@ class Memo:
             self._asks[key] = (own, self._sizes.alike(own))
         return self._asks[key]
 
+    def node(self, ask: Ask, room: Room, evictable: frozenset[ReplicaId]) -> Look:
+        """What one ask finds of one node."""
+        return _look(self.of(ask), room, ask, evictable)
+
     def of(self, ask: Ask) -> dict[NodeId, Look]:
         """By node, as it was looked at."""
         return self._found.setdefault(ask, {})
@@ -161,6 +168,21 @@ class Memo:
         """Keep what can be told again."""
         if explanation.fit is not Fit.NOW:
             self._refused[ask, explanation.nodes_needed] = (rooms, explanation)
+
+
+def memo_of(snapshot: Snapshot, rooms: Rooms, evictable: frozenset[ReplicaId]) -> Memo:
+    """One for all of a pass that ask with this `evictable`, over the rooms of the snapshot as it changes."""
+    basis = (snapshot.heard, snapshot.stored.nodes, snapshot.catalog, _measured(rooms))
+    before, memos = snapshot.found.get("memos", ((), {}))
+    if len(before) != len(basis) or any(one is not other for one, other in zip(before, basis, strict=True)):
+        memos = {}
+        snapshot.found["memos"] = (basis, memos)
+    if evictable not in memos:
+        if len(memos) >= MEMOS_MOST:
+            memos.pop(next(iter(memos)))
+        memos[evictable] = Memo()
+    found: Memo = memos[evictable]
+    return found
 
 
 def explain(

@@ -18,7 +18,7 @@ from llmgw_controller.core.failing import (
 from llmgw_controller.core.finder import Finder
 from llmgw_controller.core.hearing import is_learning
 from llmgw_controller.core.idleness import idle_replicas
-from llmgw_controller.core.placement import Memo, Placement, Refusal, explain, kept, place, placed
+from llmgw_controller.core.placement import Placement, Refusal, explain, kept, memo_of, place, placed
 from llmgw_controller.core.plan import FetchWeights, PutReplica, Reserve, Severity, Start
 from llmgw_controller.core.replica import with_phase
 from llmgw_controller.core.state import Phase, ReplicaRow, Wish
@@ -69,10 +69,10 @@ class _Table:
         found = rooms(draft.snapshot, draft.now)
         #: With the places of those whose room was made and is free now: theirs already, in the rooms too.
         self.rooms, self._made = keep_room(draft.snapshot, found, draft.now)
-        self._finder = Finder(self.rooms)
+        self._finder = Finder(self.rooms, memo_of(draft.snapshot, found, frozenset()))
         self._draft = draft
         self._idle = idle_replicas(draft.snapshot, draft.verdicts)
-        self._memo = Memo()
+        self._memo = memo_of(draft.snapshot, found, self._idle)
         # On their way out, or awaiting the exit of what failed: their devices come free by themselves.
         self._leaving = frozenset(
             row.replica_id
@@ -80,7 +80,7 @@ class _Table:
             if row.holds_devices
             and (row.wish is not Wish.SERVE or row.phase in (Phase.BACKOFF, Phase.FAILED))
         )
-        self._memo_leaving = Memo()
+        self._memo_leaving = memo_of(draft.snapshot, found, self._leaving)
         self._spared: frozenset[NodeId] = frozenset()
 
     def place(self, row: ReplicaRow, model: Model, profiles: tuple[Profile, ...]) -> Placement | Refusal:

@@ -1,13 +1,14 @@
-"""Proposals: for each that waits, whose leaving would make room, if anybody's may.
+"""Proposals: for those that wait, whose leaving would make room, if anybody's may.
 
-The pass begins the best of them, `suggest` shows all, and the rules are the same: the ceiling first (would
-it fit with all of them gone), then the cheapest set, then the budget, then whether the planner really finds
-a place once they have left.
+The pass begins the best of them, `suggest` shows the first few, and the rules are the same: the ceiling
+first (would it fit with all of them gone), then the cheapest set, then the budget, then whether the planner
+really finds a place once they have left.
 """
 
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from itertools import islice
 
 from llmgw_controller.core.activity import Idle, Verdicts
 from llmgw_controller.core.catalog import Model, Profile
@@ -17,7 +18,7 @@ from llmgw_controller.core.explain import Fit
 from llmgw_controller.core.failing import startable
 from llmgw_controller.core.hearing import brake, is_learning
 from llmgw_controller.core.loads import quantile
-from llmgw_controller.core.placement import explain
+from llmgw_controller.core.placement import explain, memo_of
 from llmgw_controller.core.regret import Prices, prices
 from llmgw_controller.core.state import EvictionPolicy, EvictionState, ReplicaRow, Snapshot, Wish
 from llmgw_controller.core.staying import Asker, Kept, Why, kept
@@ -31,6 +32,10 @@ HOUR_S = 3600.0
 #: Models for which nothing was found before a pass stops looking: a fleet with hundreds that fit nowhere must
 #: not keep a pass from its end. The next pass begins with others.
 HOPELESS_MOST = 6
+
+#: Proposals that a status shows, of those who are first: each costs a search of the fleet, and whoever agrees
+#: with the first of them asks again for what is left.
+SUGGESTED_MOST = 4
 
 
 @dataclass(frozen=True)
@@ -75,11 +80,12 @@ class Spent:
 
 
 def proposals(snapshot: Snapshot, verdicts: Verdicts, now: float) -> tuple[Proposal, ...]:
-    """What `suggest` shows: for each that waits, on the rooms as they are; also for who was refused and told
-    to come again. Empty under the other policies: off means off, and on does it."""
+    """What `suggest` shows: for the first of those that wait, on the rooms as they are; also for who was
+    refused and told to come again. Empty under the other policies: off means off, and on does it."""
     if snapshot.intervals.eviction is not EvictionPolicy.SUGGEST:
         return ()
-    return tuple(propose(snapshot, verdicts, rooms(snapshot, now), waiting(snapshot, now), now))
+    shown = propose(snapshot, verdicts, rooms(snapshot, now), waiting(snapshot, now), now)
+    return tuple(islice(shown, SUGGESTED_MOST))
 
 
 def propose(
@@ -92,6 +98,7 @@ def propose(
     owing = owed(snapshot.stored)
     hopeless: set[ModelId] = set()
     coming = _Coming(snapshot, now)
+    candidates = _Candidates(snapshot, verdicts, costs, spent, now)
     for wait in waits:
         row, model = wait.row, wait.model
         if row.replica_id in owing or model.name in hopeless:
@@ -100,7 +107,7 @@ def propose(
             return
         choice = None
         if not coming.room_for(model):
-            may, _ = may_make_room(snapshot, verdicts, wait, costs, spent, now)
+            may = candidates.for_(wait)
             choice = _choice(snapshot, found, wait, may, spent, now)
         wanted = {**owing, row.replica_id: frozenset(choice.leaving if choice else ())}
         # What it lacks beside devices, such as ports, their leaving does not give.
@@ -114,6 +121,18 @@ def may_make_room(
     snapshot: Snapshot, verdicts: Verdicts, wait: Wait, costs: Prices, spent: Spent, now: float
 ) -> tuple[dict[ReplicaId, Candidate], dict[ReplicaId, Kept]]:
     """Of all that is idle: who may leave for it, and who not and why."""
+    may, stay = _sorted_out(snapshot, verdicts, wait, costs, spent, now)
+    own = {row.replica_id for row in snapshot.stored.by_model.get(wait.row.model, ())}
+    return (
+        {name: one for name, one in may.items() if name not in own},
+        {name: why for name, why in stay.items() if name not in own},
+    )
+
+
+def _sorted_out(
+    snapshot: Snapshot, verdicts: Verdicts, wait: Wait, costs: Prices, spent: Spent, now: float
+) -> tuple[dict[ReplicaId, Candidate], dict[ReplicaId, Kept]]:
+    """With those of its own model; depends on no more of it than its priority and whether it is overdue."""
     late = wait.overdue(snapshot, now)
     # Two reports of every router that tell of no use are enough for who has waited too long.
     enough_s = 2 * snapshot.intervals.router_stale_s if late else None
@@ -123,7 +142,7 @@ def may_make_room(
     for replica_id, verdict in sorted(verdicts.by_replica.items()):
         row = snapshot.stored.replicas.get(replica_id)
         theirs = snapshot.catalog.models.get(row.model) if row is not None else None
-        if row is None or theirs is None or not isinstance(verdict, Idle) or row.model == wait.row.model:
+        if row is None or theirs is None or not isinstance(verdict, Idle):
             continue
         why = kept(snapshot, row, theirs, verdict, asker, costs, now)
         if why is None and not late:
@@ -152,6 +171,30 @@ def profile_of(snapshot: Snapshot, row: ReplicaRow) -> Profile | None:
     return model.profile(row.profile) if model is not None else None
 
 
+class _Candidates:
+    """Who may leave, found once for all who wait with one priority: each then spares its own model."""
+
+    def __init__(
+        self, snapshot: Snapshot, verdicts: Verdicts, costs: Prices, spent: Spent, now: float
+    ) -> None:
+        self._snapshot = snapshot
+        self._verdicts = verdicts
+        self._costs = costs
+        self._spent = spent
+        self._now = now
+        self._found: dict[tuple[int, bool], dict[ReplicaId, Candidate]] = {}
+
+    def for_(self, wait: Wait) -> dict[ReplicaId, Candidate]:
+        key = (wait.model.priority, wait.overdue(self._snapshot, self._now))
+        if key not in self._found:
+            self._found[key], _ = _sorted_out(
+                self._snapshot, self._verdicts, wait, self._costs, self._spent, self._now
+            )
+        found = self._found[key]
+        own = {row.replica_id for row in self._snapshot.stored.by_model.get(wait.model.name, ())}
+        return {name: one for name, one in found.items() if name not in own} if own & found.keys() else found
+
+
 class _Coming:
     """Room that comes free by itself: nobody need leave for who will have that."""
 
@@ -171,8 +214,9 @@ class _Coming:
             return False
         if self._rooms is None:
             self._rooms = rooms(self._snapshot, self._now)
+        memo = memo_of(self._snapshot, self._rooms, self._leaving)
         return any(
-            explain(model, profile, self._rooms, evictable=self._leaving).fit is not Fit.NEVER
+            explain(model, profile, self._rooms, evictable=self._leaving, memo=memo).fit is not Fit.NEVER
             for profile in startable(self._snapshot.stored, model, self._snapshot.intervals)
         )
 
@@ -188,7 +232,8 @@ def _choice(
     if not may or (spent.all_gone and not wait.overdue(snapshot, now)):
         return None
     profiles = startable(snapshot.stored, wait.model, snapshot.intervals)
-    choice = choose(replace(wait.model, profiles=profiles), found, may)
+    memo = memo_of(snapshot, found, frozenset(may))
+    choice = choose(replace(wait.model, profiles=profiles), found, may, memo)
     if choice is None or wait.overdue(snapshot, now):
         return choice
     models = Counter(snapshot.stored.replicas[name].model for name in choice.leaving)

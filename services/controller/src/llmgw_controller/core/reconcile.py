@@ -8,7 +8,7 @@ from llmgw_controller.core.activation import close_decided
 from llmgw_controller.core.draft import Draft
 from llmgw_controller.core.eviction import begin
 from llmgw_controller.core.groups import advance
-from llmgw_controller.core.idleness import verdicts
+from llmgw_controller.core.idleness import verdicts, verdicts_again
 from llmgw_controller.core.making_room import close, settle
 from llmgw_controller.core.nodes import judge
 from llmgw_controller.core.placing import place_waiting
@@ -26,6 +26,7 @@ MAX_ROUNDS = 50
 def reconcile(snapshot: Snapshot, now: float) -> Plan:
     """Raises AssertionError when the subjects do not come to rest: a bug, with the last plan in the text."""
     draft = Draft(snapshot, now, verdicts(snapshot, now))
+    judged = snapshot.stored
     for _ in range(MAX_ROUNDS):
         moves = draft.moves
         judge(draft)
@@ -42,5 +43,6 @@ def reconcile(snapshot: Snapshot, now: float) -> Plan:
             repeat(draft)
             return draft.plan()
         # What became ready in this round is judged in the next as a second pass would judge it.
-        draft.verdicts = verdicts(draft.snapshot, now)
+        draft.verdicts = verdicts_again(draft.snapshot, judged, draft.verdicts, now)
+        judged = draft.stored
     raise AssertionError(f"no rest after {MAX_ROUNDS} rounds: {draft.plan().changes[-10:]}")

@@ -14,7 +14,7 @@ from llmgw_controller.core.draft import Draft
 from llmgw_controller.core.explain import Explanation, Fit
 from llmgw_controller.core.failing import startable
 from llmgw_controller.core.hearing import is_learning
-from llmgw_controller.core.placement import explain
+from llmgw_controller.core.placement import explain, memo_of
 from llmgw_controller.core.plan import PutReplica
 from llmgw_controller.core.replica import with_phase
 from llmgw_controller.core.roster import create, let_go, live
@@ -103,9 +103,11 @@ def _stop_first(draft: Draft, model: Model, old: list[ReplicaRow], most: int) ->
 def _best(draft: Draft, model: Model, evictable: frozenset[ReplicaId]) -> Explanation | None:
     """What the planner would find for one replica more, of the first profile that has any chance; None: none
     has, or all of them fail when they are started."""
+    draft.looks += 1
     found = rooms(draft.snapshot, draft.now)
+    memo = memo_of(draft.snapshot, found, evictable)
     told = (
-        explain(model, profile, found, evictable=evictable)
+        explain(model, profile, found, evictable=evictable, memo=memo)
         for profile in startable(draft.stored, model, draft.snapshot.intervals)
     )
     return next((one for one in told if one.fit is not Fit.NEVER), None)

@@ -19,6 +19,7 @@ from llmgw_controller.core.replica import is_unreachable
 from llmgw_controller.core.rollout import outdated, roll, surge_most
 from llmgw_controller.core.roster import IDLE, cancel_drain, create, let_go, live
 from llmgw_controller.core.state import Cause, EvictionPolicy, Intervals, Phase, ReplicaRow, Wish
+from llmgw_kit.ids import ModelId
 
 #: Who leaves first when there are too many: those that serve nobody.
 _LEAVE_ORDER = (
@@ -36,24 +37,35 @@ _RISING = frozenset({Phase.WANTED, Phase.UNPLACEABLE, Phase.RESERVED, Phase.STAR
 
 
 def adjust(draft: Draft) -> None:
-    """Create, let go, and replace, model by model."""
+    """Create, let go, and replace, model by model. One that found nothing to do in an earlier round, and of
+    which nothing has moved since, finds nothing now."""
     for name in sorted({*draft.snapshot.catalog.models, *draft.stored.by_model}):
-        model = draft.snapshot.catalog.models.get(name)
-        if model is not None and is_stopped(draft.stored, model.name):
-            for row in live(draft, name):
-                let_go(draft, row, because=STOPPED)
-        elif model is not None:
-            _call_back(draft, model)
-            _adopt(draft, model)
-            _create(draft, model)
-            _grow(draft, model)
-            roll(draft, model, target(draft, model))
-            _shrink(draft, model)
-            _retire(draft, model)
-        elif name not in draft.stored.models:
-            # A stored model that the catalog does not show could not be read: that is no removal.
-            for row in live(draft, name):
-                let_go(draft, row, because="model removed")
+        rows = draft.stored.by_model.get(name, ())
+        if draft.moves_no_more(f"adjust {name}", rows):
+            continue
+        before = (draft.moves, draft.looks)
+        _adjust(draft, name)
+        if before == (draft.moves, draft.looks):
+            draft.rests(f"adjust {name}", rows)
+
+
+def _adjust(draft: Draft, name: ModelId) -> None:
+    model = draft.snapshot.catalog.models.get(name)
+    if model is not None and is_stopped(draft.stored, model.name):
+        for row in live(draft, name):
+            let_go(draft, row, because=STOPPED)
+    elif model is not None:
+        _call_back(draft, model)
+        _adopt(draft, model)
+        _create(draft, model)
+        _grow(draft, model)
+        roll(draft, model, target(draft, model))
+        _shrink(draft, model)
+        _retire(draft, model)
+    elif name not in draft.stored.models:
+        # A stored model that the catalog does not show could not be read: that is no removal.
+        for row in live(draft, name):
+            let_go(draft, row, because="model removed")
 
 
 def target(draft: Draft, model: Model) -> int:

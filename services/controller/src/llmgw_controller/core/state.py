@@ -9,6 +9,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 from enum import Enum
 from functools import cached_property
+from typing import Any
 
 from llmgw_controller.core.activity import Activity
 from llmgw_controller.core.catalog import Catalog
@@ -605,6 +606,9 @@ class Snapshot:
     watched: Watched = Watched()
     #: The rows did not outlive the leader before: what runs and no row knows is taken up (`strangers.py`).
     adopts: bool = False
+    #: What was found of this snapshot and may serve again, also after a change of it: each entry carries what
+    #: it was found from, and is found anew where that is another. No part of what is known.
+    found: dict[str, Any] = field(default_factory=dict, compare=False, repr=False)
 
     @cached_property
     def holders(self) -> dict[tuple[str, str], frozenset[NodeId]]:

@@ -12,7 +12,7 @@ from itertools import combinations
 from llmgw_controller.core.catalog import Model, Profile
 from llmgw_controller.core.claims import Rooms
 from llmgw_controller.core.explain import Fit
-from llmgw_controller.core.placement import explain
+from llmgw_controller.core.placement import Memo, explain
 from llmgw_kit.ids import NodeId, ReplicaId
 
 #: On one node all sets of so many replicas are tried; of more, the dearest are spared one by one.
@@ -43,12 +43,13 @@ class Choice:
     leaving: tuple[ReplicaId, ...]
 
 
-def choose(model: Model, rooms: Rooms, candidates: Candidates) -> Choice | None:
-    """None: not even with all of them gone would it fit, so none need go; or it fits as it is."""
+def choose(model: Model, rooms: Rooms, candidates: Candidates, memo: Memo | None = None) -> Choice | None:
+    """None: not even with all of them gone would it fit, so none need go; or it fits as it is. `memo`: of
+    those that ask with all of them evictable."""
     everyone = frozenset(candidates)
     best: tuple[Price, int, tuple[ReplicaId, ...]] | None = None
     for position, profile in enumerate(model.profiles):
-        ceiling = explain(model, profile, rooms, evictable=everyone)
+        ceiling = explain(model, profile, rooms, evictable=everyone, memo=memo)
         if ceiling.fit is Fit.NOW:
             return None
         if ceiling.fit is Fit.NEVER:

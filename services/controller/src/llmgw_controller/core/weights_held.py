@@ -136,41 +136,46 @@ def size_of(snapshot: Snapshot, model: ModelId, weights: Weights) -> int | None:
     known = [size for size in sizes if size is not None]
     if sizes and len(known) == len(sizes):
         return sum(known)
-    return next(
-        (
-            held.size_bytes
-            for _, heard in sorted(snapshot.heard.items())
-            for held in heard.weights
-            if (held.model, held.version) == (model, weights.version) and held.complete
-        ),
-        None,
-    )
+    return _held_sizes(snapshot).get((model, weights.version))
+
+
+def _held_sizes(snapshot: Snapshot) -> dict[tuple[str, str], int]:
+    """(model, version) -> bytes, as the first node says that holds all of it."""
+    before: tuple[object, dict[tuple[str, str], int]] | None = snapshot.found.get("held sizes")
+    if before is None or before[0] is not snapshot.heard:
+        found: dict[tuple[str, str], int] = {}
+        for _, heard in sorted(snapshot.heard.items()):
+            for held in heard.weights:
+                if held.complete:
+                    found.setdefault((held.model, held.version), held.size_bytes)
+        before = snapshot.found["held sizes"] = (snapshot.heard, found)
+    return before[1]
 
 
 def pressure(snapshot: Snapshot) -> Iterator[Pressure]:
     """Connected nodes whose disk has less free than the largest version they could be asked to fetch."""
     wanted = [
-        (size, model, model.weights)
+        (size, model.name, model.weights.version, {profile.gpu_class for profile in model.profiles})
         for model in snapshot.catalog.sorted_models()
         if model.weights is not None and (size := size_of(snapshot, model.name, model.weights)) is not None
     ]
+    wanted.sort(key=lambda one: one[:3], reverse=True)
     for node_id, heard in sorted(snapshot.heard.items()):
         if not heard.connected or heard.disk_free_bytes is None:
             continue
         classes = {device.gpu_class for device in heard.devices}
         complete = {(held.model, held.version) for held in heard.weights if held.complete}
-        missing = [
-            (size, model.name, weights.version)
-            for size, model, weights in wanted
-            if any(profile.gpu_class in classes for profile in model.profiles)
-            and (model.name, weights.version) not in complete
-        ]
-        largest = max(missing, default=None)
-        if largest is not None and largest[0] > heard.disk_free_bytes:
+        # The largest that is missing is the first one met, and what the disk takes is no trouble: on a
+        # healthy node the first look is the last.
+        for size, name, version, fits in wanted:
+            if size <= heard.disk_free_bytes:
+                break
+            if fits.isdisjoint(classes) or (name, version) in complete:
+                continue
             spare = sum(
                 held.size_bytes
                 for held in heard.weights
                 if not is_wanted(snapshot.catalog, held.model, held.version) and not held.shard_ids
             )
-            size, name, version = largest
             yield Pressure(node_id, heard.disk_free_bytes, name, version, size, spare)
+            break
