@@ -126,7 +126,7 @@ def snapshot() -> Snapshot:
                 build.replica(one, number, phase, *parts, since=since, ready_since=ready, cause=cause)
             )
     snap = build.snapshot(
-        models, nodes, rows, words=[], term_started=NOW - 2 * DAY, routers={"r1": member()},
+        models, nodes, rows, words=[], term_started=NOW - 30 * DAY, routers={"r1": member()},
         loads=tuple(_loads(models)), held={ModelId("glm-4.5"): 3},
     )  # fmt: skip
     snap = replace(snap, term=41, activity=_activity(), heard=_heard(snap))
