@@ -114,6 +114,8 @@ def test_the_last_lines_are_few_and_readable(tmp_path: Path) -> None:
     told = last_lines(log)
     assert told.splitlines()[-1].endswith(" end")
     assert len(told.splitlines()) == 20
+    log.write_bytes(b"\x1b[1;31mERROR\x1b[0m \xff at \0\n 10%\r 20%\n")
+    assert last_lines(log) == "ERROR \ufffd at \ufffd\n 10%\n 20%", "readable also for a store and a terminal"
     assert last_lines(tmp_path / "none.log") == ""
 
 

@@ -9,7 +9,9 @@ import pytest
 from llmgw.v1 import agent_pb2 as pb
 from llmgw.v1.common_pb2 import WeightsRef as WeightsRefMessage
 from llmgw_agent import wire
-from llmgw_agent.core.devices import Device, DeviceState, Inventory
+from llmgw_agent.core.devices import Device, DeviceState, ForeignProcess, Inventory
+from llmgw_agent.core.faults import Fault, FaultClass
+from llmgw_agent.core.load import Level
 from llmgw_agent.core.plan import Wish
 from llmgw_agent.core.shard import Exit, ProcessIdentity, Shard, ShardState
 from llmgw_agent.core.spec import ShardSpec, WeightsRef, check_spec
@@ -18,7 +20,9 @@ from llmgw_agent.core.words import (
     Beat,
     DesiredList,
     DevicesReport,
+    DriveReport,
     Hello,
+    LogPiece,
     MoveOn,
     Rejected,
     Result,
@@ -200,3 +204,32 @@ def test_our_words_carry_the_epoch_and_hello_none() -> None:
     kinds = {wire.said_to(4, one).WhichOneof("body") for one in said}
     assert kinds == {"inventory", "device_health", "shard_status", "weights_status", "command_result", "beat"}
     assert wire.said_to(4, Beat(1)).session_epoch == 4
+
+
+UGLY, CLEAN = "v\0 \ud800 \x1b[31m\u00e9", "v\ufffd \ufffd \u00e9"
+
+
+def test_whatever_engines_and_kernels_say_of_themselves_crosses_the_wire() -> None:
+    """Half a character in an engine's answer, or in a file's name, ended the agent: no message carries it."""
+    one = replace(
+        SHARD, probe_error=UGLY, running_unknown=UGLY, engine_version=UGLY, exit=Exit(UGLY, "x" * 9000 + UGLY)
+    )
+    m = wire.shard_to(one)
+    assert (m.probe_error, m.running_unknown_reason, m.engine_version, m.exit.reason) == (CLEAN,) * 4
+    assert m.exit.message.endswith(f"x{CLEAN}")
+    assert len(m.exit.message) < 9000
+    user = ForeignProcess(7, UGLY, UGLY, None)
+    device = replace(
+        Device(DeviceId("gpu-0"), 0, "H100", "nvidia"), foreign=(user,), notes=(UGLY,), reason=UGLY,
+        driver_version=UGLY, fault=Fault(FaultClass.FATAL, UGLY, UGLY, 1.0),
+    )  # fmt: skip
+    d = wire.device_to(device)
+    assert (d.foreign[0].name, d.foreign[0].user, list(d.notes), d.reason) == (CLEAN, CLEAN, [CLEAN], CLEAN)
+    assert (d.driver_version, d.fault.reason, d.fault.text) == (CLEAN, CLEAN, CLEAN)
+    assert wire.held_to(Held(WeightsKey("m", "v"), 1, False, error=UGLY)).error == CLEAN
+    assert wire.said_to(1, Result("c", False, UGLY)).command_result.message == CLEAN
+    assert wire.said_to(1, LogPiece("c", b"\0", error=UGLY)).log_piece.error == CLEAN
+    level = Level(1, 1, 1, 1.0, 1, (), (), failure=UGLY)
+    said = wire.said_to(1, DriveReport("c", level=level, end=True, error=UGLY)).benchmark_report
+    assert (said.error, said.level.failure) == (CLEAN, CLEAN)
+    assert not wire.held_to(Held(WeightsKey("m", "v"), 1, False)).HasField("error")

@@ -37,6 +37,7 @@ from llmgw_agent.core.words import (
 )
 from llmgw_kit.errors import InvalidRequest
 from llmgw_kit.ids import DeviceId, ReplicaId, ShardId
+from llmgw_kit.text import printable
 
 _STATES = {
     ShardState.FETCHING: pb.SHARD_STATE_FETCHING,
@@ -64,6 +65,19 @@ _WISHES = {pb.SHARD_WISH_RUN: Wish.RUN, pb.SHARD_WISH_DRAIN: Wish.DRAIN, pb.SHAR
 READY_TIMEOUT_S, DRAIN_TIMEOUT_S, STOP_GRACE_S = 600.0, 120.0, 20.0
 #: Likewise of a welcome; without it we would beat without a pause.
 BEAT_S = 5.0
+
+
+#: Characters of a text for people; of a longer one the end is sent.
+TEXT_MOST = 4000
+
+
+def _text(said: str) -> str:
+    """What engines, kernels and file systems say: no message carries half a character."""
+    return printable(said, most=TEXT_MOST)
+
+
+def _told(said: str | None) -> str | None:
+    return None if said is None else _text(said)
 
 
 def spec_from(m: pb.ShardSpec) -> tuple[ShardSpec, str | None]:
@@ -123,9 +137,9 @@ def shard_to(shard: Shard) -> pb.ObservedShard:
         shard_id=spec.shard_id, replica_id=spec.replica_id, group_epoch=spec.group_epoch,
         spec_hash=spec.spec_hash, state=_STATES[shard.state], ports=spec.ports, device_ids=spec.device_ids,
         progress=shard.progress, probed=shard.probed, running_requests=shard.running,
-        running_unknown_reason=shard.running_unknown, load_s=shard.load_s, adopted=shard.adopted,
-        probe_error=shard.probe_error, stalled_s=shard.stalled_s, fetch_s=shard.fetch_s,
-        warm_up_s=shard.warm_up_s, engine_version=shard.engine_version,
+        running_unknown_reason=_told(shard.running_unknown), load_s=shard.load_s, adopted=shard.adopted,
+        probe_error=_told(shard.probe_error), stalled_s=shard.stalled_s, fetch_s=shard.fetch_s,
+        warm_up_s=shard.warm_up_s, engine_version=_told(shard.engine_version),
         memory_used_bytes=dict(shard.memory_used), credential=spec.credential,
     )  # fmt: skip
     if shard.process is not None:
@@ -133,7 +147,9 @@ def shard_to(shard: Shard) -> pb.ObservedShard:
     if shard.exit is not None:
         how = shard.exit
         m.exit.CopyFrom(
-            pb.ShardExit(code=how.code, signal=how.signal, reason=how.reason, message=how.message)
+            pb.ShardExit(
+                code=how.code, signal=how.signal, reason=_text(how.reason), message=_text(how.message)
+            )
         )
     return m
 
@@ -144,10 +160,13 @@ def device_to(one: Device) -> pb.Device:
         device_id=one.device_id, index=one.index, gpu_class=one.gpu_class, vendor=one.vendor,
         memory_total_bytes=one.memory_total_bytes, memory_used_bytes=one.memory_used_bytes,
         foreign_used_bytes=one.foreign_used_bytes, temperature_celsius=one.temperature_celsius,
-        power_watts=one.power_watts, driver_version=one.driver_version,
-        state=_DEVICE_STATES[one.state], reason=one.reason, since_unix_s=one.since, notes=one.notes,
+        power_watts=one.power_watts, driver_version=_told(one.driver_version),
+        state=_DEVICE_STATES[one.state], reason=_told(one.reason), since_unix_s=one.since,
+        notes=[_text(note) for note in one.notes],
         foreign=[
-            pb.ForeignProcess(pid=f.pid, name=f.name or "", user=f.user or "", memory_bytes=f.memory_bytes)
+            pb.ForeignProcess(
+                pid=f.pid, name=_text(f.name or ""), user=_text(f.user or ""), memory_bytes=f.memory_bytes
+            )
             for f in one.foreign
         ],
     )  # fmt: skip
@@ -155,8 +174,8 @@ def device_to(one: Device) -> pb.Device:
         fault = one.fault
         m.fault.CopyFrom(
             pb.DeviceFault(
-                fault_class=_FAULT_CLASSES[fault.fault_class], reason=fault.reason, text=fault.text,
-                at_unix_s=fault.at,
+                fault_class=_FAULT_CLASSES[fault.fault_class], reason=_text(fault.reason),
+                text=_text(fault.text), at_unix_s=fault.at,
             )
         )  # fmt: skip
     return m
@@ -177,7 +196,7 @@ def held_to(held: Held) -> pb.HeldWeights:
     """One version on disk."""
     return pb.HeldWeights(
         model=held.key.model, version=held.key.version, bytes=held.bytes, complete=held.complete,
-        fetching=held.fetching, progress=held.progress, error=held.error, shard_ids=held.shard_ids,
+        fetching=held.fetching, progress=held.progress, error=_told(held.error), shard_ids=held.shard_ids,
     )  # fmt: skip
 
 
@@ -196,7 +215,7 @@ def level_to(level: Level) -> pb.BenchmarkLevel:
     return pb.BenchmarkLevel(
         concurrency=level.concurrency, requests=level.requests, failed=level.failed, seconds=level.seconds,
         output_tokens=level.output_tokens, ttft_s=level.ttft_s, inter_token_s=level.inter_token_s,
-        failure=level.failure,
+        failure=_told(level.failure),
     )  # fmt: skip
 
 
@@ -274,14 +293,18 @@ def said_to(epoch: int | None, said: Said) -> pb.ConnectRequest:
         case Result():
             m.command_result.CopyFrom(
                 pb.CommandResult(
-                    command_id=said.command_id, accepted=said.accepted, message=said.message,
+                    command_id=said.command_id, accepted=said.accepted, message=_text(said.message),
                     freed_bytes=said.freed_bytes,
                 )
             )  # fmt: skip
         case LogPiece():
             m.log_piece.CopyFrom(
                 pb.LogPiece(
-                    command_id=said.command_id, data=said.data, gap=said.gap, end=said.end, error=said.error
+                    command_id=said.command_id,
+                    data=said.data,
+                    gap=said.gap,
+                    end=said.end,
+                    error=_told(said.error),
                 )
             )
         case DriveReport():
@@ -292,7 +315,7 @@ def said_to(epoch: int | None, said: Said) -> pb.ConnectRequest:
 
 
 def _drive_report(said: DriveReport) -> pb.BenchmarkReport:
-    m = pb.BenchmarkReport(command_id=said.command_id, end=said.end, error=said.error)
+    m = pb.BenchmarkReport(command_id=said.command_id, end=said.end, error=_told(said.error))
     if said.level is not None:
         m.level.CopyFrom(level_to(said.level))
     if (how := said.progress) is not None:

@@ -21,6 +21,7 @@ from llmgw_agent.core.shard import Ended, ProcessIdentity
 from llmgw_agent.ports import RunningEngine
 from llmgw_kit.clock import Clock
 from llmgw_kit.errors import InvalidRequest, Unavailable
+from llmgw_kit.text import printable
 
 log = logging.getLogger(__name__)
 
@@ -206,7 +207,7 @@ def last_lines(path: Path, *, lines: int = 20, most_bytes: int = 2000) -> str:
         with path.open("rb") as file:
             file.seek(0, os.SEEK_END)
             file.seek(max(0, file.tell() - most_bytes))
-            text = file.read().decode(errors="replace")
+            text = printable(file.read().decode(errors="replace"))
     except FileNotFoundError:
         return ""
     return "\n".join(text.splitlines()[-lines:])
