@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from math import inf
 
 from llmgw_controller.core.state import Stored, Wish
-from llmgw_kit.ids import DeviceId, NodeId, ReplicaId, RouterId, ShardId
+from llmgw_kit.ids import DeviceId, ModelId, NodeId, ReplicaId, RouterId, ShardId
 from tests.simulation.engines import Habits
 from tests.simulation.world import World
 
@@ -74,7 +74,8 @@ class Engine:
 @dataclass
 class Checks:
     world: World
-    idle_after_s: float = 60.0
+    #: Model -> how long nobody must have used what leaves for nothing but that.
+    idle_after_s: Mapping[ModelId, float]
     lost_after_s: float = 300.0
     drain_timeout_s: float = 120.0
     #: A leader reads what routers said so long after they said it, at most.
@@ -146,10 +147,10 @@ class Checks:
 
     def engine_started(self, engine: Engine) -> None:
         for other in self.living():
-            if other.node_id == engine.node_id and set(other.device_ids) & set(engine.device_ids):
-                self.fail(f"{engine.shard_id} and {other.shard_id} share a device of {engine.node_id}")
-            if other.node_id == engine.node_id and other.ports & engine.ports:
-                self.fail(f"{engine.shard_id} and {other.shard_id} share a port of {engine.node_id}")
+            both = {*other.device_ids, *other.ports} & {*engine.device_ids, *engine.ports}
+            if other.node_id == engine.node_id and both:
+                things = sorted(map(str, both))
+                self.fail(f"{engine.shard_id} and {other.shard_id} share {things} of {engine.node_id}")
             if other.replica_id == engine.replica_id and other.epoch != engine.epoch:
                 self._replaced(other, engine)
         self.engines.setdefault(engine.shard_id, []).append(engine)
@@ -227,15 +228,20 @@ class Checks:
             if row.reason != "idle" or old is None or old.wish is not Wish.SERVE or row.wish is Wish.SERVE:
                 continue
             self.count("evictions")
-            first = decided_at - self.idle_after_s + SLACK_S
-            # A use of which its router never came to speak, for it crashed, is no evidence against it.
-            known = [
-                at
-                for at, router in self.used_at.get(replica_id, ())
-                if first < at < decided_at - self.read_s - SLACK_S and at <= self.word_of(RouterId(router))
-            ]
-            if known:
-                self.fail(f"{replica_id} evicted as idle, used {decided_at - known[-1]:.1f} s before")
+            used_s = self.known_use_s(replica_id, self.idle_after_s[row.model], decided_at)
+            if used_s is not None:
+                self.fail(f"{replica_id} evicted as idle, used {used_s:.1f} s before")
+
+    def known_use_s(self, replica_id: ReplicaId, within_s: float, decided_at: float) -> float | None:
+        """How long before the decision it was last used, as far as that could be known. None: not within."""
+        first = decided_at - within_s + SLACK_S
+        # A use of which its router never came to speak, for it crashed, is no evidence against it.
+        known = [
+            at
+            for at, router in self.used_at.get(replica_id, ())
+            if first < at < decided_at - self.read_s - SLACK_S and at <= self.word_of(RouterId(router))
+        ]
+        return decided_at - known[-1] if known else None
 
     def published(self, endpoint_id: str, shard_ids: tuple[ShardId, ...], *, learning: bool) -> None:
         """Routers are told only of what serves, or served until so recently that nobody could know. A leader

@@ -15,12 +15,14 @@ from llmgw_controller.core import (
     exits,
     groups,
     idleness,
+    lease,
     nodes,
     placement,
     placing,
     reconcile,
     replica,
     routes,
+    staying,
     view,
 )
 from llmgw_controller.core.activity import Busy, Idle
@@ -30,8 +32,9 @@ from llmgw_controller.core.drains import DrainEnd
 from llmgw_controller.core.explain import Spot
 from llmgw_controller.core.hearing import Brake
 from llmgw_controller.core.plan import PutLoad
-from llmgw_controller.core.state import Cause, Exit, LoadRecord, Phase, ReplicaRow, Stored
+from llmgw_controller.core.state import Cause, Exit, LoadRecord, Phase, ReplicaRow, ShardRow, Stored, Wish
 from llmgw_kit.ids import ModelId
+from tests.simulation import agent
 from tests.simulation import controller as simulated
 
 _EXIT_OF = exits.exit_of
@@ -39,6 +42,8 @@ _RESERVE = placing._reserve
 _VERDICT = idleness.verdict
 _PARTS = capacity.parts
 _DEVICE_LINE = capacity.device_line
+_NODE = view._node
+_START = agent.Agent._start
 
 
 def _silence_is_exit(snapshot: Any, row: Any, shard: Any) -> Exit | None:
@@ -102,6 +107,23 @@ def _claimed_is_free(*given: Any) -> Any:
     return replace(line, part=Part.FREE) if line.part is Part.STARTING else line
 
 
+def _silence_is_no_trouble(row: Any, snapshot: Any, now: float) -> bool:
+    return row.wish is Wish.SERVE and row.phase is Phase.READY
+
+
+def _one_fewer(*given: Any) -> Any:
+    line = _NODE(*given)
+    return replace(line, devices=line.devices[1:])
+
+
+def _idle_enough(model: Any, asker: Any) -> float:
+    return 0.0
+
+
+def _start_at_the_first_port(self: agent.Agent, row: ReplicaRow, shard: ShardRow) -> None:
+    _START(self, row, replace(shard, ports=(("http", 20000),)))
+
+
 def _load_each_pass(draft: Any) -> None:
     draft.change(PutLoad(LoadRecord(ModelId("kept"), "p", "L4", 1.0, draft.now)))
 
@@ -131,5 +153,13 @@ PLANTS: dict[str, list[tuple[Any, str, Any]]] = {
         (simulated.Controller, "_send_desired", lambda _: None),
         (reconcile, "repeat", lambda _: None),
     ],
+    "silent nodes are routed to": [(routes, "is_routable", _silence_is_no_trouble)],
+    "a device is forgotten": [(view, "_node", _one_fewer)],
+    "tombstones stay": [(nodes, "_gone", lambda *_: False)],
+    "an agent gives its own ports": [(agent.Agent, "_start", _start_at_the_first_port)],
+    "nobody may act": [(lease, "may_act", lambda *_, **__: False)],
+    "nobody makes room": [(reconcile, "begin", lambda *_: None)],
+    "room that was made is anybody's": [(placing, "keep_room", lambda _, found, __: (found, {}))],
+    "used a moment ago is no matter": [(staying, "idle_needed_s", _idle_enough)],
     "nobody is ever lost": [(nodes, "brake", lambda *_: Brake(1, 1, on=True))],
 }

@@ -35,6 +35,8 @@ class Router:
     deaf_until: float = 0.0
     #: When each held request began, by model.
     waiting: dict[ModelId, list[float]] = field(default_factory=dict)
+    #: Model -> when it was last asked for in vain, and never since with success.
+    missed_at: dict[ModelId, float] = field(default_factory=dict)
 
     @property
     def incarnation(self) -> str:
@@ -131,11 +133,13 @@ class Router:
         found = self._endpoints(model)
         world = self.sim.world
         if not found:
+            self.missed_at[model] = world.now
             waiting = self.waiting.setdefault(model, [])
             waiting.append(world.now)
             if len(waiting) == 1:
                 self._activate(self.life, model)
             return
+        self.missed_at.pop(model, None)
         endpoint = self.table.endpoints[world.rng.choice(found)]
         self._touch(endpoint.replica_id)
         self.flights[endpoint.replica_id] = self.flights.get(endpoint.replica_id, 0) + 1

@@ -1,12 +1,20 @@
 """What must hold of the rows and of what is told of them, held against what is really there."""
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from llmgw_controller.core.state import ReplicaRow, Stored, Wish
+from llmgw_controller.core.state import (
+    EvictionRow,
+    EvictionState,
+    Phase,
+    ReplicaRow,
+    Schedulability,
+    Stored,
+    Wish,
+)
 from llmgw_controller.core.view import FleetView
-from llmgw_kit.ids import NodeId, ReplicaId, RouterId, ShardId
+from llmgw_kit.ids import DeviceId, ModelId, NodeId, ReplicaId, RouterId, ShardId
 from tests.simulation.checks import REDIAL_S, SLACK_S, STALE_ROUTE_S, Checks, Engine
 
 if TYPE_CHECKING:
@@ -14,14 +22,20 @@ if TYPE_CHECKING:
 
 #: A router's word is good for so long, and may be under way for a tick.
 WORD_S = 15.0
+TWO_WORDS_S = 2 * WORD_S
 
 
 @dataclass
 class RowChecks:
     checks: Checks
-    #: Node -> its fabrics, as the cables are.
-    fabrics: Mapping[NodeId, tuple[str, ...]]
+    agents: "Sequence[Agent]"
+    #: Who has waited for longer needs no more than two reports of every router.
+    patience_s: float
+    #: Models that need several nodes.
+    gangs: frozenset[ModelId]
     routers: tuple[RouterId, ...] = ()
+    #: Receipt -> the devices that its victim had.
+    _room: dict[str, dict[DeviceId, NodeId]] = field(default_factory=dict)
 
     def committed(self, before: Stored, after: Stored, decided_at: float) -> None:
         """After each write that landed."""
@@ -41,10 +55,13 @@ class RowChecks:
             ):
                 self._evidence(row.replica_id, "let go as idle", decided_at)
         for key, receipt in after.evictions.items():
-            if key not in before.evictions:
-                self.checks.count("evictions for room")
-                self._evidence(receipt.victim_replica_id, "evicted", decided_at)
-                self._unused(receipt.victim_replica_id, decided_at)
+            old_one = before.evictions.get(key)
+            if old_one is None:
+                self._evicted(before, receipt, decided_at)
+            elif old_one.state is not receipt.state:
+                self.checks.count(f"evictions for room, {receipt.state.value}")
+                if receipt.state is EvictionState.DONE:
+                    self._handed_over(before, after, receipt)
 
     def _claimed_once(self, rows: Iterable[ReplicaRow]) -> None:
         taken: dict[tuple[str, object], ShardId] = {}
@@ -63,7 +80,8 @@ class RowChecks:
     def _one_fabric(self, row: ReplicaRow) -> None:
         if len(row.shards) < 2:
             return
-        common = set.intersection(*(set(self.fabrics[shard.node_id]) for shard in row.shards))
+        fabrics = {agent.row.node_id: agent.row.fabrics for agent in self.agents}
+        common = set.intersection(*(set(fabrics[shard.node_id]) for shard in row.shards))
         if not common:
             nodes = [shard.node_id for shard in row.shards]
             self.checks.fail(f"{row.replica_id} lies on {nodes}, which share no fabric")
@@ -88,6 +106,58 @@ class RowChecks:
             age_s = decided_at - self.checks.word_of(name)
             if age_s > WORD_S + SLACK_S:
                 self.checks.fail(f"{replica_id} {how}, {name} not heard for {age_s:.0f} s")
+
+    def _evicted(self, before: Stored, receipt: EvictionRow, decided_at: float) -> None:
+        """Nobody used the victim for as long as its model says, or, for who has waited long enough, within
+        two reports of every router."""
+        self.checks.count("evictions for room")
+        victim = receipt.victim_replica_id
+        self._evidence(victim, "evicted", decided_at)
+        self._unused(victim, decided_at)
+        waits = before.replicas.get(receipt.beneficiary_replica_id or ReplicaId(""))
+        late = waits is not None and receipt.decided_at - waits.since >= self.patience_s
+        idle_s = self.checks.idle_after_s[receipt.victim_model]
+        used_s = self.checks.known_use_s(victim, min(idle_s, TWO_WORDS_S) if late else idle_s, decided_at)
+        if used_s is not None:
+            self.checks.fail(f"{victim} evicted for room, used {used_s:.1f} s before")
+        self._room[receipt.eviction_id] = {
+            device: shard.node_id
+            for shard in before.replicas[victim].shards
+            if not shard.released
+            for device in shard.device_ids
+        }
+
+    def _handed_over(self, before: Stored, after: Stored, receipt: EvictionRow) -> None:
+        """The room goes to whom it was made for: nobody for whom none was made has it while that one waits.
+        Where a node has had trouble meanwhile the room may be good for others only."""
+        waits = after.replicas.get(receipt.beneficiary_replica_id or ReplicaId(""))
+        if waits is None or waits.wish is not Wish.SERVE or waits.phase is not Phase.UNPLACEABLE:
+            return
+        room = self._room[receipt.eviction_id]
+        # Of a gang any node may be the one that is no good any more.
+        gang = receipt.beneficiary_model in self.gangs
+        needed = {agent.row.node_id for agent in self.agents} if gang else set(room.values())
+        if not all(self._is_well(after, node_id) for node_id in needed):
+            return
+        # Of several whose room is being made the first comes first, should its own never come free.
+        owed = {one.beneficiary_replica_id for one in before.leaving_for.values()}
+        for row in after.replicas.values():
+            for shard in () if row.replica_id in owed else row.shards:
+                taken = [one for one in shard.device_ids if room.get(one) == shard.node_id]
+                if taken and not shard.released:
+                    self.checks.fail(
+                        f"{taken} of {receipt.victim_replica_id} went to {row.replica_id}, for whom no room "
+                        f"was made, and {waits.replica_id} waits"
+                    )
+
+    def _is_well(self, after: Stored, node_id: NodeId) -> bool:
+        agent = next(one for one in self.agents if one.row.node_id == node_id)
+        now = self.checks.world.now
+        return (
+            after.nodes[node_id].schedulability is Schedulability.SCHEDULABLE
+            and not self.checks.away_lately(node_id, STALE_ROUTE_S)
+            and all(agent.hardware.usable(one.device_id, now - REDIAL_S) for one in agent.row.devices)
+        )
 
     def _unused(self, replica_id: ReplicaId, decided_at: float) -> None:
         for engine in self.checks.living():

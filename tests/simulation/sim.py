@@ -2,8 +2,9 @@
 
 from collections import Counter
 from dataclasses import dataclass, field
+from math import inf
 
-from llmgw_controller.core.catalog import Catalog, Engine, Model, Profile, Source
+from llmgw_controller.core.catalog import Catalog
 from llmgw_controller.core.routes import Endpoint, RouteTable
 from llmgw_controller.core.state import EvictionPolicy, Intervals, Phase, Stored, Wish
 from llmgw_kit.ids import ModelId, RouterId
@@ -12,6 +13,7 @@ from tests.simulation.checks import Checks, Violation, served_models
 from tests.simulation.controller import Controller
 from tests.simulation.faults import Faults, Plan
 from tests.simulation.hunger import Hunger
+from tests.simulation.models import DRAIN_TIMEOUT_S, LINGERING, models
 from tests.simulation.router import Router
 from tests.simulation.rows import RowChecks
 from tests.simulation.store import Redis, Store
@@ -20,10 +22,8 @@ from tests.simulation.world import World
 #: After the last fault: a loss takes 300 s to be judged, the longest backoff 60 s, a start 25 s, and a
 #: rollout or a drain may follow.
 SETTLE_S = 700.0
-IDLE_AFTER_S = 60.0
-DRAIN_TIMEOUT_S = 120.0
-#: A group that runs requests and gives no token for so long hangs.
-STALL_S = 60.0
+#: Who waits for longer makes room whatever the budget and the idle time of the others say.
+PATIENCE_S = 60.0
 #: How long the cold models are asked for in peace.
 HUNGER_S = 400.0
 
@@ -42,21 +42,28 @@ class Sim:
         self.world = self.make_world()
         #: Kind -> faults that landed.
         self.faults_landed: Counter[str] = Counter()
-        self.checks = Checks(self.world, idle_after_s=IDLE_AFTER_S, drain_timeout_s=DRAIN_TIMEOUT_S)
+        self.all_models = {one.name: one for one in models(self.world, self.eviction)}
+        self.checks = Checks(
+            self.world,
+            idle_after_s={name: one.idle_after_s or inf for name, one in self.all_models.items()},
+            drain_timeout_s=DRAIN_TIMEOUT_S,
+        )
         self.agents = [
             Agent(self, node_row(f"n{number}", 3, ("ib-1" if number <= 3 else "ib-2",)))
             for number in range(1, 6)
         ]
-        self.rows = RowChecks(self.checks, {one.row.node_id: one.row.fabrics for one in self.agents})
+        gangs = frozenset(one.name for one in self.all_models.values() if one.profiles[0].nodes > 1)
+        self.rows = RowChecks(self.checks, self.agents, PATIENCE_S, gangs)
         self.store = self.make_store()
         self.redis = Redis(self.world)
         # Giving up for good would end a run early; the operator's second chance has its own tests.
-        self.intervals = Intervals(max_failures=8, backoff_max_s=60.0, eviction=self.eviction)
+        self.intervals = Intervals(
+            max_failures=8, backoff_max_s=60.0, eviction=self.eviction, eviction_patience_s=PATIENCE_S
+        )
         self.stall_share = self.faults.controller_stall / 30
         #: What the routers were last told, by whoever led.
         self.routed: dict[str, Endpoint] = {}
         self.controllers = self.make_controllers()
-        self.all_models = {one.name: one for one in MODELS}
         self.catalog = Catalog(dict(self.all_models))
         self.routers = [Router(self, name) for name in ("r1", "r2")]
         self.rows.routers = tuple(RouterId(one.name) for one in self.routers)
@@ -93,12 +100,14 @@ class Sim:
         self.faults_landed[kind] += 1
 
     def gap_s(self, model: ModelId) -> float | None:
-        """Between two requests of one router: a cold model is forgotten for minutes now and then. None: not
-        asked for at all."""
-        if model in ON_DEMAND:
+        """Between two requests of one router: a cold model is forgotten for minutes now and then, one that
+        lingers most of the time, and in peace for good. None: not asked for at all."""
+        if model in LINGERING:
+            return self.world.between(90.0, 400.0) if self.faulty else None
+        if not self.all_models[model].replicas:
             if self.quiet:
                 return None
-            if self.world.chance(0.2):
+            if self.faulty and self.world.chance(0.2):
                 return self.world.between(90.0, 400.0)
         return self.world.between(1.0, 30.0)
 
@@ -142,7 +151,11 @@ class Sim:
         leaders = [one.name for one in self.controllers if one.says_it_leads]
         if len(leaders) != 1:
             raise Violation(f"leaders after the faults: {leaders}")
-        wanted = {model.name: model.replicas for model in self.catalog.sorted_models() if model.replicas}
+        wanted = {
+            model.name: model.replicas
+            for model in self.catalog.sorted_models()
+            if model.replicas and model.name not in LINGERING
+        }
         served = served_models(self.checks, wanted)
         if served != wanted:
             rows = [
@@ -194,56 +207,3 @@ def simulate(seed: int, *, minutes: float = 20.0, fence: bool = True, faults: Pl
 def told(broken: Exception) -> str:
     """A checker's own words, or what else went wrong."""
     return str(broken) if isinstance(broken, AssertionError) else f"{type(broken).__name__}: {broken}"
-
-
-def _model(name: str, replicas: int, *, nodes: int = 1, gpus: int = 1) -> Model:
-    profile = Profile(
-        name="p",
-        engine=Engine.LLAMACPP,
-        gpu_class="L4",
-        nodes=nodes,
-        gpus_per_node=gpus,
-        tensor_parallel=gpus * nodes,
-        pipeline_parallel=1,
-        data_parallel=1,
-        memory_bytes=None,
-        context_length=None,
-        args=(),
-        env=(),
-        command=(),
-        extra_ports=("rendezvous",) if nodes > 1 else (),
-        ready_path=None,
-        ready_timeout_s=600.0,
-        drain_timeout_s=DRAIN_TIMEOUT_S,
-        stop_grace_s=20.0,
-        stop_after_silence_s=None,
-        min_uptime_s=60.0,
-        pool=None,
-        node_ids=(),
-        stall_timeout_s=STALL_S,
-    )
-    return Model(
-        name=ModelId(name),
-        aliases=(),
-        weights=None,
-        profiles=(profile,),
-        replicas=replicas,
-        activate_on_demand=True,
-        hold_timeout_s=120.0,
-        max_held=100,
-        idle_after_s=IDLE_AFTER_S,
-        min_residency_s=30.0,
-        pinned=False,
-        priority=0,
-        source=Source.CONFIGURATION,
-    )
-
-
-MODELS = (
-    _model("kept", 2),
-    _model("gang", 1, nodes=2, gpus=2),
-    _model("cold", 0),
-    _model("cool", 0),
-    _model("wide", 0, gpus=3),
-)
-ON_DEMAND = frozenset(one.name for one in MODELS if not one.replicas)

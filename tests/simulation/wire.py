@@ -29,6 +29,7 @@ def model_json(model: Model) -> str:
             "replicas": model.replicas,
             "idle_after_s": model.idle_after_s,
             "min_residency_s": model.min_residency_s,
+            "priority": model.priority,
             "profiles": [
                 {
                     "name": profile.name,
