@@ -16,7 +16,7 @@ from llmgw_controller.core.activity import Busy, Idle, Unknown, Verdicts
 from llmgw_controller.core.state import Phase
 from llmgw_controller.fleet import Session
 from llmgw_controller.office import Office
-from llmgw_controller.operator.benchmarks import _target
+from llmgw_controller.operator.benchmarks import Benchmarks, _target
 from llmgw_controller.operator.logs import Logs
 from llmgw_controller.reign import Reign
 from llmgw_kit.errors import Conflict, NotFound, NotLeader
@@ -24,7 +24,7 @@ from llmgw_kit.ids import ReplicaId
 from llmgw_kit.testing.clock import FakeClock
 from tests.unit.controller.build import NOW, model, node, replica, shard, snapshot
 
-from .reigns import hello, reign_on
+from .reigns import KEPT, hello, reign_on
 
 Response = pb.ReadReplicaLogsResponse
 
@@ -35,6 +35,11 @@ def logs_of(reign: Reign) -> Logs:
         not_leading=lambda: NotLeader("stands by", leader_address="other:1"),
     )  # fmt: skip
     return Logs(cast("Office", office), store_kind="memory", config_hash="x")
+
+
+def benchmarks_of(reign: Reign) -> Benchmarks:
+    office = SimpleNamespace(require=lambda: reign, reign=reign, clock=reign.world.clock)
+    return Benchmarks(cast("Office", office), store_kind="memory", config_hash="x")
 
 
 def observed(rank: int) -> agent_pb2.ObservedShard:
@@ -172,9 +177,48 @@ def test_a_benchmark_drives_a_replica_that_no_client_uses() -> None:
     assert driven(judged(m__1=IDLE, m__2=IDLE)) == "m/1"
     assert driven(judged(m__1=BUSY, m__2=IDLE)) == "m/2"
     assert driven(judged(m__1=BUSY, m__2=Unknown("redis_not_configured"))) == "m/2", "unknown is not busy"
+    assert driven(judged(m__1=Unknown("redis_not_configured"), m__2=IDLE)) == "m/2", "known to be idle"
+    assert driven(judged(m__1=BUSY, m__2=IDLE), force=True) == "m/2"
+    assert driven(judged(m__1=BUSY, m__2=Unknown("x")), force=True) == "m/2"
     with pytest.raises(Conflict, match="clients use m/1, m/2 now"):
         driven(judged(m__1=BUSY, m__2=BUSY))
     assert driven(judged(m__1=BUSY, m__2=BUSY), force=True) == "m/1"
+
+
+async def test_a_dry_run_says_what_would_be_driven_and_for_how_long_at_most(fake_clock: FakeClock) -> None:
+    reign = await reign_on(fake_clock, models=(KEPT,))
+    session = await reign.fleet.open(hello())
+    for _ in range(2):
+        await reign._passes.once()
+    (row,) = reign.ledger.stored.replicas.values()
+    served = agent_pb2.ObservedShard(
+        shard_id=row.shards[0].shard_id, replica_id="tiny/1", group_epoch=row.group_epoch,
+        spec_hash=row.spec_hash, state=agent_pb2.SHARD_STATE_SERVING, probed=True,
+        ports=dict(row.shards[0].ports), device_ids=list(row.shards[0].device_ids),
+    )  # fmt: skip
+    said = agent_pb2.ConnectRequest(
+        session_epoch=session.epoch, shard_status=agent_pb2.ShardStatus(shards=[served])
+    )
+    await reign.fleet.hear(session, said)
+    for _ in range(2):
+        await reign._passes.once()
+
+    async def plan(**asked: Any) -> pb.BenchmarkPlan:
+        request = pb.RunBenchmarkRequest(model="tiny", dry_run=True, level_timeout_s=60, **asked)
+        (answer,) = [one async for one in benchmarks_of(reign).RunBenchmark(request, None)]
+        assert answer.HasField("plan")
+        return answer.plan
+
+    named = await plan(concurrency=[1, 4], requests_per_level=7)
+    assert (named.replica_id, named.node_id, named.use) == ("tiny/1", "n1", "unknown")
+    assert (list(named.concurrency), named.requests_per_level, named.at_most_s) == ([1, 4], 7, 180)
+    free = await plan()
+    assert list(free.concurrency) == [2**n for n in range(10)]
+    assert free.at_most_s == 11 * 60
+    with pytest.raises(NotFound, match="has no replica tiny/9"):
+        await plan(replica_id="tiny/9")
+    commands = [one.WhichOneof("body") for one in session.outbox._notices]
+    assert "drive_benchmark" not in commands
 
 
 def test_a_named_replica_is_driven_or_none() -> None:

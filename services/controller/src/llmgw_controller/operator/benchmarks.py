@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 from llmgw.v1 import agent_pb2
 from llmgw.v1 import operator_pb2 as pb
 from llmgw_controller import wire_benchmarks
-from llmgw_controller.core.activity import Busy, Verdicts
+from llmgw_controller.core.activity import Busy, Idle, Verdict, Verdicts
 from llmgw_controller.core.benchmarks import BenchmarkPoint, run_of, stale_because
 from llmgw_controller.core.capacity_answer import Limits, answer
 from llmgw_controller.core.catalog import Model
@@ -27,6 +27,8 @@ log = logging.getLogger(__name__)
 PROMPT_TOKENS, OUTPUT_TOKENS, LEVEL_TIMEOUT_S = 256, 128, 120.0
 TOKENS_MOST, CONCURRENCY_MOST, REQUESTS_MOST, LEVELS_MOST = 1_000_000, 4096, 100_000, 32
 LEVEL_TIMEOUT_MOST_S = 3600.0
+#: What an agent drives when it is told no level, as far as throughput grows.
+LEVELS = tuple(2**power for power in range(10))
 #: The agent says something at least each level; so much longer than its time limit is silence.
 GRACE_S = 30.0
 
@@ -37,13 +39,22 @@ class Benchmarks(Desk):
     async def RunBenchmark(
         self, request: pb.RunBenchmarkRequest, context: Context
     ) -> AsyncIterator[pb.RunBenchmarkResponse]:
-        """Drive one ready replica through its own node's agent; a run that ends is stored, another is not."""
+        """Drive one ready replica through its own node's agent; a run that ends is stored, another is not.
+        A dry run only says which, how far, and how long at most."""
         reign = await self._reign()
         load = _load(request)
         model = self._model(reign, request.model)
         snapshot, now = reign.snapshot(reign.ledger.stored), reign.tenure.now()
-        row, head = _target(snapshot, verdicts(snapshot, now), model, request, now)
-        yield pb.RunBenchmarkResponse(progress=f"{row.replica_id} on {head.node_id}: a first request")
+        judged = await asyncio.to_thread(verdicts, snapshot, now)
+        row, head = _target(snapshot, judged, model, request, now)
+        verdict = judged.by_replica.get(row.replica_id)
+        if request.dry_run:
+            yield pb.RunBenchmarkResponse(plan=_plan(row, head, verdict, load))
+            return
+        told = f"{row.replica_id} on {head.node_id}: a first request"
+        if _use(verdict) == "unknown":
+            told += "; whether clients use it is unknown"
+        yield pb.RunBenchmarkResponse(progress=told)
 
         def command(command_id: str) -> agent_pb2.ConnectResponse:
             message = agent_pb2.ConnectResponse(drive_benchmark=load)
@@ -72,10 +83,10 @@ class Benchmarks(Desk):
                         yield pb.RunBenchmarkResponse(progress=text)
                     elif (point := wire_benchmarks.point_from(report.level)) is not None:
                         points.append(point)
-                        told = pb.RunBenchmarkResponse(point=wire_benchmarks.point_to(point))
+                        measured = pb.RunBenchmarkResponse(point=wire_benchmarks.point_to(point))
                         if report.level.HasField("failure"):
-                            told.point.failure = report.level.failure
-                        yield told
+                            measured.point.failure = report.level.failure
+                        yield measured
             yield pb.RunBenchmarkResponse(run=await self._store(reign, model, row, points, load))
         except Fenced:
             raise self._office.not_leading() from None
@@ -204,5 +215,31 @@ def _target(
             f"clients use {told} now: they would disturb what is measured, and be disturbed", code="busy",
             next_steps=["wait until one is idle, or measure all the same with --force"],
         )  # fmt: skip
-    row = (quiet or ready)[0]
+    # What is known to be idle goes before what may be in use and nobody knows.
+    row = min(quiet or ready, key=lambda row: _use(judged.by_replica.get(row.replica_id)) != "idle")
     return row, min(row.shards, key=lambda shard: shard.rank)
+
+
+def _use(verdict: Verdict | None) -> str:
+    match verdict:
+        case Busy():
+            return "busy"
+        case Idle():
+            return "idle"
+        case _:
+            return "unknown"
+
+
+def _plan(
+    row: ReplicaRow, head: ShardRow, verdict: Verdict | None, load: agent_pb2.DriveBenchmark
+) -> pb.BenchmarkPlan:
+    levels = list(load.concurrency) or LEVELS
+    return pb.BenchmarkPlan(
+        replica_id=row.replica_id,
+        node_id=head.node_id,
+        use=_use(verdict),
+        concurrency=levels,
+        requests_per_level=load.requests_per_level,
+        # A first request is limited as a level is.
+        at_most_s=(len(levels) + 1) * load.level_timeout_s,
+    )
