@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
 
@@ -9,9 +10,11 @@ from llmgw.v1 import agent_pb2 as pb
 from llmgw_controller.adapters.lease_memory import MemoryLease
 from llmgw_controller.adapters.store_memory import MemoryStore
 from llmgw_controller.catalog_file import parse_models
+from llmgw_controller.core.apply import apply
 from llmgw_controller.core.catalog import spec_hash
-from llmgw_controller.core.plan import Change, PutReplica, Reserve
-from llmgw_controller.core.state import Stored
+from llmgw_controller.core.plan import Change, PutNode, PutReplica, Reserve
+from llmgw_controller.core.state import Schedulability, Stored
+from llmgw_controller.ledger import CHECK_S
 from llmgw_controller.ports import ClaimTaken, Fenced
 from llmgw_controller.reign import Reign
 from llmgw_kit.errors import Unavailable
@@ -31,9 +34,11 @@ class Moody(MemoryStore):
         self.on_commit: list[Exception | None] = []
         #: Commits whose answer is lost after they were written.
         self.lost_answers = 0
+        self.loads = 0
         self.committed: list[Change] = []
 
     async def load(self) -> Stored:
+        self.loads += 1
         if self.on_load and (mood := self.on_load.pop(0)):
             raise mood
         return await super().load()
@@ -84,6 +89,7 @@ async def test_a_taken_claim_is_decided_again_at_once(fake_clock: FakeClock) -> 
 
 async def test_a_silent_store_is_tried_again_and_nothing_is_done_meanwhile(fake_clock: FakeClock) -> None:
     reign, store = await moody(fake_clock)
+    reign.ledger.doubt()
     store.on_load = [Unavailable("no answer")] * 3
     task = await run_for(reign, fake_clock, 6.0)
     assert outcomes(reign)[:4] == ["unavailable"] * 3 + ["changed"]
@@ -100,6 +106,56 @@ async def test_a_commit_of_unknown_outcome_is_read_before_anything_is_decided(fa
     await cancel_all(task)
 
 
+async def test_passes_go_by_the_copy_and_check_it_now_and_then(fake_clock: FakeClock) -> None:
+    """Nobody else writes while the term holds; reading all rows again is the dearest part of a pass."""
+    reign, store = await moody(fake_clock)
+    await reign._passes.once()
+    before = store.loads
+    for _ in range(10):
+        await reign._passes.once()
+    assert store.loads == before
+    assert reign.ledger.read_at == reign.tenure.now(), "the rows that a view shows are of now all the same"
+    await fake_clock.advance(CHECK_S)
+    await reign._passes.once()
+    await reign._passes.once()
+    assert store.loads == before + 1
+    assert not [event for event in await told_of(store) if event == "rows_differ"]
+
+
+async def test_what_was_written_behind_the_leaders_back_counts_after_a_check_and_is_told(
+    fake_clock: FakeClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    reign, store = await moody(fake_clock)
+    await reign._passes.once()
+    row = (await store.load()).nodes[NodeId("n1")]
+    by_hand = replace(row, schedulability=Schedulability.CORDONED)
+    store._stored = apply(store._stored, [PutNode(by_hand)])
+    await reign._passes.once()
+    assert reign.ledger.stored.nodes[row.node_id] == row
+    await fake_clock.advance(CHECK_S)
+    await reign._passes.once()
+    assert reign.ledger.stored.nodes[row.node_id] == by_hand
+    assert (await told_of(store)).count("rows_differ") == 1
+    assert "nodes n1" in caplog.text
+
+
+async def test_a_check_that_fails_ends_no_term_and_is_made_again(fake_clock: FakeClock) -> None:
+    reign, store = await moody(fake_clock)
+    await reign._passes.once()
+    await fake_clock.advance(CHECK_S)
+    store.on_load = [Unavailable("no answer")]
+    before = store.loads
+    task = await run_for(reign, fake_clock, 4.0)
+    assert outcomes(reign)[0] == "unavailable"
+    assert store.loads == before + 2
+    await cancel_all(task)
+
+
+async def told_of(store: MemoryStore) -> list[str]:
+    """Kinds of events, newest first."""
+    return [event.kind for event in await store.events(since=None, subject=None, limit=100)]
+
+
 async def test_the_fence_ends_the_loop(fake_clock: FakeClock) -> None:
     reign, store = await moody(fake_clock)
     store.on_commit = [Fenced("another leads")]
@@ -110,6 +166,7 @@ async def test_the_fence_ends_the_loop(fake_clock: FakeClock) -> None:
 
 async def test_a_bug_is_not_swallowed(fake_clock: FakeClock) -> None:
     reign, store = await moody(fake_clock)
+    reign.ledger.doubt()
     store.on_load = [ZeroDivisionError()]
     task = await run_for(reign, fake_clock, 1.0)
     with pytest.raises(ZeroDivisionError):
@@ -180,7 +237,7 @@ async def test_an_inventory_that_could_not_be_written_is_written_by_the_next_pas
     session = await reign.fleet.open(hello("n2"))
     inventory = pb.Inventory(management_address="10.0.0.9", fabrics=["ib-1"])
     if fails == "on_load":
-        reign.ledger._doubtful = True
+        reign.ledger.doubt()
     setattr(store, fails, [Unavailable("no answer")])
     with pytest.raises(Unavailable):
         await reign.fleet.hear(session, pb.ConnectRequest(session_epoch=session.epoch, inventory=inventory))

@@ -1,4 +1,4 @@
-"""The leader's hold on the rows: one pen, the newest reading, and the catalog that follows from it."""
+"""The leader's hold on the rows: one pen, the copy that it goes by, and the catalog that follows from it."""
 
 import asyncio
 import logging
@@ -8,8 +8,10 @@ from contextlib import asynccontextmanager
 from llmgw_controller.catalog_file import parse_model_json
 from llmgw_controller.core.apply import apply
 from llmgw_controller.core.catalog import Catalog, Model, Source, merged
-from llmgw_controller.core.plan import Change, PutEvent
+from llmgw_controller.core.differences import differences
+from llmgw_controller.core.plan import Change, PutEvent, Severity
 from llmgw_controller.core.state import Stored
+from llmgw_controller.core.storing import as_storable
 from llmgw_controller.leadership import Tenure
 from llmgw_controller.ports import Store
 from llmgw_kit.errors import InvalidRequest, Unavailable
@@ -18,9 +20,18 @@ from llmgw_kit.ids import ModelId
 log = logging.getLogger(__name__)
 
 
+#: The copy is compared with the rows so often, in seconds. They differ only by a bug, or when somebody has
+#: written to the database by hand; that comes to count within this time.
+CHECK_S = 30.0
+
+#: Of many differences so many are named.
+NAMED_MOST = 5
+
+
 class Ledger:
     """Rows as this leader last read or wrote them. Nobody else writes controlled rows while the term holds,
-    so between readings the copy goes on with what was committed here."""
+    so between readings the copy goes on with what was committed here. It is read when the term begins, when
+    the outcome of a write is unknown, and now and then as a check."""
 
     def __init__(self, store: Store, tenure: Tenure, configured: Sequence[Model]) -> None:
         self._store = store
@@ -31,8 +42,10 @@ class Ledger:
         #: After a write of unknown outcome the copy may be wrong until it is read again.
         self._doubtful = True
         self._parsed: dict[ModelId, tuple[str, Model | None]] = {}
-        #: Term clock of the newest reading; None before the first.
+        #: Term clock of the moment when the copy was last known to be what the store holds: read, or held
+        #: under a term that holds; None before the first reading.
         self.read_at: float | None = None
+        self._checked_at = 0.0
         self._first_reading = asyncio.Event()
         self._told = asyncio.Event()
         self.catalog = merged(self._configured, [])
@@ -56,12 +69,29 @@ class Ledger:
             self._tenure.require()
             if self._doubtful:
                 await self._read()
+            # The term holds, so nobody else has written.
+            self.read_at = self._tenure.now()
             yield self._stored
 
-    async def read(self) -> Stored:
-        """Read all rows anew; under `writing` only."""
+    def doubt(self) -> None:
+        """The copy may be wrong: it is read again before anything is decided on it."""
+        self._doubtful = True
+
+    async def checked(self) -> Stored:
+        """The copy, compared with the rows when that was last done long ago; under `writing` only. What is
+        found to differ is told, and the rows are right. Raises Unavailable, and what `commit` raises."""
         assert self._pen.locked(), "rows are read under the pen"
+        if self._tenure.now() - self._checked_at < CHECK_S:
+            return self._stored
+        before = self._stored
         await self._read()
+        found = await asyncio.to_thread(differences, before, self._stored)
+        if found:
+            more = f" and {len(found) - NAMED_MOST} more" if len(found) > NAMED_MOST else ""
+            text = f"not as this leader left them: {', '.join(found[:NAMED_MOST])}{more}; it goes by the rows"
+            log.error("rows of the store are %s", text)
+            event = PutEvent(self._tenure.now(), "rows_differ", self._store.kind, text, Severity.TROUBLE)
+            await self.commit([event])
         return self._stored
 
     async def commit(self, changes: Sequence[Change]) -> None:
@@ -72,7 +102,8 @@ class Ledger:
             return
         self._doubtful = True
         await self._store.commit(self._tenure.term, changes)
-        self._take(apply(self._stored, changes))
+        # As the store has taken them: it holds no text that it cannot.
+        self._take(apply(self._stored, [as_storable(change) for change in changes]))
         self._doubtful = False
         if any(isinstance(change, PutEvent) for change in changes):
             self.wake()
@@ -80,7 +111,7 @@ class Ledger:
     async def _read(self) -> None:
         self._take(await self._store.load())
         self._doubtful = False
-        self.read_at = self._tenure.now()
+        self.read_at = self._checked_at = self._tenure.now()
         self._first_reading.set()
 
     def told(self) -> asyncio.Event:

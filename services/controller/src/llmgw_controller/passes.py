@@ -117,7 +117,7 @@ class Passes:
         for round_ in range(ROUNDS_MAX):
             async with self.ledger.writing() as stored:
                 if round_ == 0:
-                    await self.ledger.read()
+                    await self.ledger.checked()
                     await self.fleet.write_inventories()
                     stored = self.ledger.stored
                 # In a thread: a large fleet takes long to decide on, and renewals must not wait for that.
