@@ -74,3 +74,53 @@ def test_a_full_disk_is_told_in_a_line_and_is_no_data():
         )
     assert ended.returncode == 2
     assert ended.stderr == "error: the answer cannot be written: No space left on device\n"
+
+
+@pytest.mark.parametrize(
+    ("args", "said"),
+    [
+        (["model", "stop", "\udcff\udcfe"], "is not UTF-8"),
+        (["replica", "logs", "m/1", "--rank", "99999999999999"], "--rank"),
+        (["bench", "run", "m", "--concurrency", "1,99999999999999"], "at most 65535"),
+        (["bench", "run", "m", "--concurrency", "9" * 5000], "expected numbers such as 1,2,4,8"),
+        (["bench", "run", "m", "--requests", "99999999999999"], "--requests"),
+        (["bench", "run", "m", "--prompt-tokens", "99999999999999"], "--prompt-tokens"),
+        (["bench", "run", "m", "--output-tokens", "99999999999999"], "--output-tokens"),
+        (["events", "--since", "99999999999999d"], "at most 36500d"),
+        (["evictions", "--since", "9" * 400 + "d"], "at most 36500d"),
+        (["reclaim", "--plan", "--idle", "99999999999999d"], "at most 36500d"),
+        (["status", "--at", "-99999999999999d"], "is too far away"),
+        (["status", "--at", "0001-01-01"], "is too far away"),
+        (["why", "m" * 5000], "no name is that long"),
+        (["--controller", "a\x1b[31m:1x", "status"], "\\x1b[31m"),
+    ],
+)
+def test_what_no_message_can_carry_is_usage(monkeypatch, capsys, args, said):
+    code, _, err = run(monkeypatch, capsys, *args)
+    assert code == 64
+    assert said in err
+    assert "\x1b" not in err
+    assert "Traceback" not in err
+
+
+@pytest.mark.parametrize("text", ["[" * 5000, "{a: " * 5000, "name: 2026-11-30\n", "name: !!binary aGk=\n"])
+def test_a_file_that_no_model_can_be_is_usage(monkeypatch, capsys, tmp_path, text):
+    file = tmp_path / "m.yaml"
+    file.write_text(text)
+    code, _, err = run(monkeypatch, capsys, "model", "apply", str(file))
+    assert code == 64
+    assert "Traceback" not in err
+
+
+def test_a_bug_is_one_line_and_its_traceback_is_asked_for(monkeypatch, capsys):
+    def broken(*_, **__):
+        raise ZeroDivisionError("by\x1b[31m zero")
+
+    monkeypatch.setattr(main, "ctl", broken)
+    code, _, err = run(monkeypatch, capsys, "status")
+    assert code == 1
+    assert "error: this is a bug of llmgwctl (ZeroDivisionError: by^[[31m zero)" in err
+    monkeypatch.setenv("LLMGW_DEBUG", "1")
+    monkeypatch.setattr(sys, "argv", ["llmgwctl", "status"])
+    with pytest.raises(ZeroDivisionError):
+        main.cli()

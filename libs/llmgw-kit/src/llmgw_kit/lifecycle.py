@@ -6,11 +6,13 @@ import logging
 import os
 import signal
 import sys
+import textwrap
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any
 
 from llmgw_kit.addresses import HostPort
 from llmgw_kit.errors import LlmgwError, StartupError
+from llmgw_kit.text import visible
 
 log = logging.getLogger(__name__)
 
@@ -36,10 +38,21 @@ def run(main: Callable[[], Coroutine[Any, Any, int | None]]) -> int:
         return 130
 
 
-def print_error(e: LlmgwError) -> None:
-    """`error: what happened`, then the steps, on stderr."""
-    first, *rest = e.lines()
-    print(f"error: {first}", *rest, sep="\n", file=sys.stderr)
+def print_error(e: LlmgwError, *, width: int | None = None) -> None:
+    """`error: what happened`, then the steps, on stderr. Nothing in it moves a terminal's cursor, and no line
+    but the first begins at the margin. With `width`, prose is broken there; a command to type never is."""
+    first, *rest = [line for part in e.lines() for line in visible(part).split("\n")]
+    lines = [f"error: {first}", *(line if line.startswith("  ") else f"  {line}" for line in rest)]
+    print(*(part for line in lines for part in _broken(line, width)), sep="\n", file=sys.stderr)
+
+
+def _broken(line: str, width: int | None) -> list[str]:
+    if width is None or len(line) <= width or line.lstrip().startswith(("try:", "next:", "llmgw")):
+        return [line]
+    indent = "    " if line.startswith(" ") else "  "
+    return textwrap.wrap(
+        line, width, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False
+    ) or [line]  # fmt: skip
 
 
 class StopSignal:

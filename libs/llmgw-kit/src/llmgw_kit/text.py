@@ -4,6 +4,7 @@ Postgres stores no NUL, no message carries half a character, and a terminal obey
 """
 
 import re
+import unicodedata
 
 #: Colours and cursor moves (ECMA-48, "CSI"): engines colour their logs also where nobody sees it.
 _ESCAPES = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]")
@@ -12,6 +13,11 @@ _LINE_ENDS = re.compile(r"\r\n?")
 _UNPRINTABLE = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff]")
 _UNSTORABLE = re.compile("[\x00\ud800-\udfff]")
 _REPLACEMENT = "\ufffd"
+#: Controls (C0 but newline and tab, DEL, C1), what changes the direction of text or joins unseen, and halves
+#: of characters, which no terminal can be sent.
+_HARMFUL = re.compile(
+    r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200b-\u200f\u2028-\u202e\u2060-\u2069\ud800-\udfff\ufeff]"
+)
 
 
 def printable(text: str, *, most: int | None = None) -> str:
@@ -19,6 +25,24 @@ def printable(text: str, *, most: int | None = None) -> str:
     `most` characters the end is kept, for that is where logs say why."""
     text = _UNPRINTABLE.sub(_REPLACEMENT, _LINE_ENDS.sub("\n", _ESCAPES.sub("", text)))
     return text if most is None or len(text) <= most else f"…{text[len(text) - most + 1 :]}"
+
+
+def visible(text: str) -> str:
+    """For a terminal, with nothing lost: controls as `^[`, others as `<U+202E>`. A lone carriage return, of
+    progress bars, is a new line; tabs and new lines stay."""
+    return _HARMFUL.sub(_shown, text.replace("\r\n", "\n").replace("\r", "\n"))
+
+
+def in_one_line(text: str) -> str:
+    """As `visible`, and a new line or a tab is shown as well: for a cell, which ends with its column."""
+    return _HARMFUL.sub(_shown, text).replace("\n", "^J").replace("\t", "^I")
+
+
+def _shown(found: re.Match[str]) -> str:
+    code = ord(found[0])
+    if code < 0x20 or code == 0x7F:
+        return "^" + chr(code ^ 0x40)
+    return f"<U+{code:04X}>" if unicodedata.category(found[0]) != "Cc" else f"<{code:02X}>"
 
 
 def storable(text: str) -> str:

@@ -11,14 +11,20 @@ from llmgw_controller.cli.as_json import head
 from llmgw_controller.cli.page import Column, Page, table, wrapped
 from llmgw_controller.cli.session import Commands, Session
 from llmgw_controller.cli.stream import each
-from llmgw_controller.cli.terminal import printable
-from llmgw_controller.cli.text import count, iso, moment
+from llmgw_controller.cli.terminal import printable, say
+from llmgw_controller.cli.text import count, duration, iso, moment
 from llmgw_controller.cli.views.common import first_line
+from llmgw_kit.errors import Conflict
+from llmgw_kit.text import in_one_line
 
 
 @click.group(cls=Commands)
 def bench() -> None:
     """Measure what a replica carries."""
+
+
+#: As a server has connections, and more than any engine has slots.
+CONCURRENCY_MOST = 65_535
 
 
 class Levels(click.ParamType[tuple[int, ...]]):
@@ -37,6 +43,8 @@ class Levels(click.ParamType[tuple[int, ...]]):
             levels = ()
         if not levels or levels[0] < 1 or list(levels) != sorted(set(levels)):
             self.fail(f"{value!r} is no rising list; expected numbers such as 1,2,4,8", param, ctx)
+        if levels[-1] > CONCURRENCY_MOST:
+            self.fail(f"{levels[-1]} at a time is too many; expected at most {CONCURRENCY_MOST}", param, ctx)
         return levels
 
 
@@ -45,12 +53,13 @@ class Levels(click.ParamType[tuple[int, ...]]):
 @click.option("--replica", help="This one; else one that no client uses.")
 @click.option("--concurrency", type=Levels(), default=(), metavar="N,N,...",
               help="Rising; else 1, 2, 4, ... while throughput grows.")  # fmt: skip
-@click.option("--requests", type=click.IntRange(min=1), help="A level; else at least 8, and 4 a slot.")
-@click.option("--prompt-tokens", type=click.IntRange(min=1), default=256, show_default=True)
-@click.option("--output-tokens", type=click.IntRange(min=1), default=128, show_default=True)
+@click.option("--requests", type=click.IntRange(1, 1_000_000), help="A level; else at least 8, and 4 a slot.")
+@click.option("--prompt-tokens", type=click.IntRange(1, 10_000_000), default=256, show_default=True)
+@click.option("--output-tokens", type=click.IntRange(1, 10_000_000), default=128, show_default=True)
 @click.option("--level-timeout", type=click.FloatRange(min=1, max=3600), default=120.0, show_default=True,
               metavar="SECONDS", help="What is unfinished then has failed.")  # fmt: skip
 @click.option("--force", is_flag=True, help="Also a replica that clients use now.")
+@click.option("--dry-run", is_flag=True, help="Say what would be driven, and how long at most.")
 @click.pass_obj
 def bench_run(
     session: Session,
@@ -63,14 +72,56 @@ def bench_run(
     level_timeout: float,
     *,
     force: bool,
+    dry_run: bool,
 ) -> None:
     """Drive one replica of MODEL at rising concurrency; what is measured is stored. Ctrl-C ends it there."""
     request = pb.RunBenchmarkRequest(
         model=model, replica_id=replica, concurrency=concurrency, requests_per_level=requests or 0,
         prompt_tokens=prompt_tokens, output_tokens=output_tokens, level_timeout_s=level_timeout, force=force,
+        dry_run=dry_run,
     )  # fmt: skip
-    shown = _Json() if session.output == "json" else _Table()
+    shown = _Plan(session) if dry_run else _Json() if session.output == "json" else _Table()
     session.ask(lambda stub: each(stub.RunBenchmark(request), shown.take))
+
+
+class _Plan:
+    """What would be driven; of a dry run nothing else may come."""
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+
+    def take(self, message: pb.RunBenchmarkResponse) -> None:
+        if not message.HasField("plan"):
+            # What goes up from here ends the call, and so the run.
+            raise Conflict(
+                "the controller knows no dry run of a benchmark; it was stopped", code="older_controller",
+                next_steps=["upgrade the controllers to this version"],
+            )  # fmt: skip
+        plan = message.plan
+        levels = list(plan.concurrency)
+        if self._session.output == "json":
+            said = {
+                "schema": "llmgw.bench-plan/1", "replica": plan.replica_id, "node": plan.node_id,
+                "use": plan.use, "concurrency": levels, "requests_per_level": plan.requests_per_level or None,
+                "at_most_seconds": plan.at_most_s,
+            }  # fmt: skip
+            click.echo(json.dumps(said, ensure_ascii=False))
+            return
+        page = Page(ascii_only=self._session.ascii_only)
+        requests = plan.requests_per_level
+        each_level = f"{requests} requests" if requests else "at least 8 requests and 4 a slot"
+        text = (
+            f"would drive {plan.replica_id} on {plan.node_id} ({_USE[plan.use]}) at "
+            f"{', '.join(map(str, levels))} at a time, {each_level} a level; it takes "
+            f"{duration(plan.at_most_s)} at most, and ends sooner where more brings no more or fails"
+        )
+        wrapped(page, [("dry run: ", "")], text)
+        page.print()
+
+
+_USE = {
+    "idle": "idle", "busy": "clients use it", "unknown": "whether clients use it is unknown",
+}  # fmt: skip
 
 
 class _Json:
@@ -100,7 +151,7 @@ class _Table:
     def take(self, message: pb.RunBenchmarkResponse) -> None:
         self._wipe()
         if message.HasField("progress") and self._live:
-            text = printable(message.progress)[:99]
+            text = in_one_line(message.progress)[:99]
             self._progress = len(text)
             click.echo(text, err=True, nl=False)
         if message.HasField("point"):
@@ -110,13 +161,11 @@ class _Table:
             click.echo(_level(message.point))
             if message.point.HasField("failure"):
                 why = printable(message.point.failure).partition("\n")[0][:70]
-                click.echo(f" * {message.point.failed} failed, one of them: {why}")
+                say(f" * {message.point.failed} failed, one of them: {why}")
         if message.HasField("run"):
             run = message.run
-            click.echo(
-                f"stored as run {run.run_id}: {run.model}, profile {run.profile}, {run.gpus} {run.gpu_class}"
-            )
-            click.echo(f"next: llmgwctl capacity {run.model} --ttft-p95 2s")
+            say(f"stored as run {run.run_id}: {run.model}, profile {run.profile}, {run.gpus} {run.gpu_class}")
+            say(f"next: llmgwctl capacity {run.model} --ttft-p95 2s")
         sys.stdout.flush()
 
     def _wipe(self) -> None:

@@ -19,6 +19,9 @@ from llmgw_kit.errors import LlmgwError
 #: From TAB to the names, connecting included.
 PATIENCE_S = 0.8
 
+#: Above every bound that names have; one that is longer is not even asked for.
+NAME_MOST = 512
+
 _KINDS = frozenset({"model", "replica", "node", "router"})
 
 SHELLS = ("bash", "zsh", "fish")
@@ -55,13 +58,15 @@ class Names(click.ParamType[str]):
         self.kind = kind
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        if len(str(value)) > NAME_MOST:
+            self.fail(f"a {self.kind} of {len(str(value))} characters; no name is that long", param, ctx)
         return str(value)
 
     def shell_complete(
         self, ctx: click.Context, param: click.Parameter, incomplete: str
     ) -> list[CompletionItem]:
         names = asyncio.run(_names(_addresses(ctx), self.kind))
-        return [CompletionItem(name) for name in names if name.startswith(incomplete)]
+        return [CompletionItem(name) for name in names if name.startswith(incomplete) and name.isprintable()]
 
 
 def offer_names(group: click.Group) -> None:

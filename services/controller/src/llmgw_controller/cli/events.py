@@ -13,6 +13,7 @@ from llmgw_controller.cli import as_json
 from llmgw_controller.cli.client import NoController, call_leader
 from llmgw_controller.cli.page import Page
 from llmgw_controller.cli.session import Session
+from llmgw_controller.cli.terminal import say
 from llmgw_controller.cli.text import moment
 from llmgw_controller.cli.times import Span
 from llmgw_controller.cli.views import events as view
@@ -100,5 +101,5 @@ class _Follower:
     def _tell(self, text: str) -> None:
         """Once for each story: a leader may be away for minutes."""
         if text != self._told:
-            click.echo(f"(not connected: {text}; trying again)", err=True)
+            say(f"(not connected: {text}; trying again)", err=True)
         self._told = text

@@ -1,7 +1,7 @@
 """What `llmgwctl` exits with.
 
 0    fine
-1    trouble was found, or the call failed in a way that has no number of its own
+1    trouble was found, the call failed in a way that has no number of its own, or a bug of llmgwctl
 2    no fresh data: no leader answers, or what it told is old
 64   usage: the words typed, or what they name, are wrong (EX_USAGE of sysexits.h)
 130  ended with Ctrl-C (128 and the number of SIGINT, as shells count)

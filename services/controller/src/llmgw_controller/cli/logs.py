@@ -9,14 +9,14 @@ from llmgw.v1 import operator_pb2 as pb
 from llmgw_controller.cli.exits import EXIT_TROUBLE
 from llmgw_controller.cli.session import Session
 from llmgw_controller.cli.stream import each
-from llmgw_controller.cli.terminal import Lines, printable
+from llmgw_controller.cli.terminal import Lines, printable, say
 
 MISSING = "lines are missing here: the log was cut, or was not read fast enough"
 
 
 @click.command("logs")
 @click.argument("name", metavar="REPLICA")
-@click.option("--rank", type=click.IntRange(min=0), help="Only this shard's; 0 is the one that answers.")
+@click.option("--rank", type=click.IntRange(0, 65_535), help="Only this shard's; 0 is the one that answers.")
 @click.option("--tail", type=click.IntRange(0, 10_000), default=100, show_default=True, help="Last lines.")
 @click.option("-f", "--follow", is_flag=True, help="Go on until Ctrl-C, or until the engine ends.")
 @click.pass_obj
@@ -40,18 +40,18 @@ class _AsText:
         lines = self._lines.setdefault(message.shard_id, Lines())
         if message.gap:
             self._print(message.shard_id, lines.rest())
-            click.echo(f"-- {message.shard_id}: {MISSING} --")
+            say(f"-- {message.shard_id}: {MISSING} --")
         if message.data:
             self._print(message.shard_id, lines.take(message.data))
         if message.HasField("end"):
             self._print(message.shard_id, lines.rest())
             if message.end:
                 self._failed = True
-                click.echo(f"!! {message.shard_id}: {printable(message.end)}", err=True)
+                say(f"!! {message.shard_id}: {message.end}", err=True)
         sys.stdout.flush()
 
     def _print(self, shard_id: str, lines: list[str]) -> None:
-        lead = f"{shard_id} | " if len(self._lines) > 1 else ""
+        lead = f"{printable(shard_id)} | " if len(self._lines) > 1 else ""
         for line in lines:
             self._any = True
             click.echo(lead + line)

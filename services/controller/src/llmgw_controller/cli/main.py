@@ -27,10 +27,13 @@ from llmgw_controller.cli import (
 )
 from llmgw_controller.cli.client import NoController
 from llmgw_controller.cli.exits import EXIT_INTERRUPTED, EXIT_NO_DATA, EXIT_TROUBLE, EXIT_USAGE
+from llmgw_controller.cli.page import WIDTH
 from llmgw_controller.cli.session import Commands, Session
+from llmgw_controller.cli.terminal import say
 from llmgw_kit.addresses import HostPort, parse_host_ports
 from llmgw_kit.errors import Conflict, InvalidRequest, LlmgwError, NotFound, Unavailable
 from llmgw_kit.lifecycle import print_error
+from llmgw_kit.text import is_storable
 
 
 def _addresses(_: click.Context, __: click.Parameter, value: str) -> tuple[HostPort, ...]:
@@ -91,7 +94,7 @@ def version(session: Session) -> None:
         if leader.leader_name
         else "nobody"
     )
-    click.echo(f"asked {leader.name} at {leader.address}; leader: {who}; store: {leader.store}")
+    say(f"asked {leader.name} at {leader.address}; leader: {who}; store: {leader.store}")
 
 
 replica.replica.add_command(logs.replica_logs)
@@ -112,9 +115,17 @@ for measured in (weights.weights, bench.bench, capacity.capacity):
 completion.offer_names(ctl)
 
 
+def _readable(words: list[str]) -> None:
+    """Raises click's UsageError for what no message can carry, before it is somewhere in a request."""
+    for word in words:
+        if not is_storable(word):
+            raise click.UsageError(f"the argument {word!r} is not UTF-8; expected text that is")
+
+
 def cli() -> NoReturn:
     """Entry point: click's own exits are remapped, and an error is lines, never a traceback."""
     try:
+        _readable(sys.argv[1:])
         ctl(prog_name="llmgwctl", standalone_mode=False)
         sys.exit(0)
     except click.exceptions.Exit as e:
@@ -124,24 +135,37 @@ def cli() -> NoReturn:
     except KeyboardInterrupt:
         sys.exit(EXIT_INTERRUPTED)
     except click.ClickException as e:
-        print_error(InvalidRequest(e.format_message()))
-        sys.exit(EXIT_USAGE)
+        _fail(InvalidRequest(e.format_message()), EXIT_USAGE)
     except (NoController, Unavailable) as e:
-        print_error(e)
-        sys.exit(EXIT_NO_DATA)
+        _fail(e, EXIT_NO_DATA)
     except (InvalidRequest, NotFound, Conflict) as e:
-        print_error(e)
-        sys.exit(EXIT_USAGE)
+        _fail(e, EXIT_USAGE)
     except BrokenPipeError:
         # Whoever read has enough, as `| head` does; nothing is left to flush to.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(0)
     except OSError as e:
-        print_error(Unavailable(f"the answer cannot be written: {e.strerror or e}"))
-        sys.exit(EXIT_NO_DATA)
+        _fail(Unavailable(f"the answer cannot be written: {e.strerror or e}"), EXIT_NO_DATA)
     except LlmgwError as e:
-        print_error(e)
-        sys.exit(EXIT_TROUBLE)
+        _fail(e, EXIT_TROUBLE)
+    except Exception as e:
+        if os.environ.get("LLMGW_DEBUG") == "1":
+            raise
+        what = f"{type(e).__name__}: {str(e)[:200]}".rstrip(": ")
+        _fail(
+            LlmgwError(
+                f"this is a bug of llmgwctl ({what})",
+                code="bug",
+                next_steps=["where it is: type it again with LLMGW_DEBUG=1 in the environment"],
+            ),
+            EXIT_TROUBLE,
+        )
+
+
+def _fail(error: LlmgwError, code: int) -> NoReturn:
+    # In a file or a pipe a line stays one, for whoever looks for words in it.
+    print_error(error, width=WIDTH if sys.stderr.isatty() else None)
+    sys.exit(code)
 
 
 if __name__ == "__main__":

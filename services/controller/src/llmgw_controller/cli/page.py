@@ -1,7 +1,8 @@
 """A page of lines, each of styled pieces; and tables in it. Knows nothing of what they say.
 
 Colour only repeats what a word or glyph says; it is off when stdout is no terminal, with NO_COLOR,
-and whenever the page is turned into plain text.
+and whenever the page is turned into plain text. Much of it others wrote, and it is made harmless here, for
+all pages: a piece is one line, and its control characters are shown.
 """
 
 import sys
@@ -13,6 +14,8 @@ from typing import TextIO
 from rich.cells import cell_len
 from rich.console import Console
 from rich.text import Text
+
+from llmgw_kit.text import in_one_line, visible
 
 WIDTH = 100
 
@@ -28,7 +31,7 @@ class Page:
     lines: list[list[Piece]] = field(default_factory=list)
 
     def line(self, *pieces: Piece | str) -> None:
-        self.lines.append([(piece, "") if isinstance(piece, str) else piece for piece in pieces])
+        self.lines.append([(in_one_line(text), style) for piece in pieces for text, style in _pieces(piece)])
 
     def blank(self) -> None:
         if self.lines and self.lines[-1]:
@@ -68,9 +71,10 @@ def _text(line: list[Piece]) -> Text:
 
 def wrapped(page: Page, lead: list[Piece], text: str) -> None:
     """`lead`, then `text` broken between words to fit the width, further lines indented beneath it."""
+    lead = [(in_one_line(piece), style) for piece, style in lead]
     indent = sum(cell_len(piece) for piece, _ in lead)
     room = max(WIDTH - indent, 40)
-    broken = [line for part in text.split("\n") for line in textwrap.wrap(part, room) or [""]]
+    broken = [line for part in visible(text).split("\n") for line in textwrap.wrap(part, room) or [""]]
     page.line(*lead, broken[0])
     for line in broken[1:]:
         page.line(" " * indent, line)
@@ -78,7 +82,7 @@ def wrapped(page: Page, lead: list[Piece], text: str) -> None:
 
 @dataclass(frozen=True)
 class Column:
-    """`right` for numbers. `most` bounds the width; what is longer ends in `…`."""
+    """`right` for numbers. `most` bounds the width where the page is full; what is longer ends in `…`."""
 
     title: str
     right: bool = False
@@ -105,37 +109,39 @@ def _pieces(cell: Cell) -> list[Piece]:
     return [cell] if isinstance(cell, tuple) else cell
 
 
+def _shown(cells: Sequence[Cell]) -> list[Cell]:
+    """Made harmless before it is measured: what is shown of a control character is wider than it."""
+    return [[(in_one_line(text), style) for text, style in _pieces(cell)] for cell in cells]
+
+
 def _width(cell: Cell) -> int:
     return sum(cell_len(text) for text, _ in _pieces(cell))
 
 
-def _cut(cell: Cell, most: int | None) -> Cell:
-    if most is None or _width(cell) <= most:
+def _cut(cell: Cell, most: int) -> Cell:
+    if _width(cell) <= most:
         return cell
     text = "".join(text for text, _ in _pieces(cell))
     return text[: most - 1] + "…"
 
 
+def _fitted(cells: Sequence[Cell], widths: Sequence[int]) -> list[Cell]:
+    return [_cut(cell, width) for cell, width in zip(cells, widths, strict=False)]
+
+
 def table(page: Page, columns: Sequence[Column], rows: Iterable[Row], *, indent: str = "") -> None:
     """Columns as wide as their widest cell, two blanks between, titles above even when there is no row."""
-    found = [
-        row
-        if isinstance(row, Span)
-        else [_cut(cell, column.most) for cell, column in zip(row, columns, strict=True)]
-        for row in rows
-    ]
-    cells = [list(row.cells) if isinstance(row, Span) else row for row in found]
-    widths = [
+    found = [Span(_shown(row.cells), row.text) if isinstance(row, Span) else _shown(row) for row in rows]
+    cells = [list(row.cells) if isinstance(row, Span) else list(row) for row in found]
+    whole = [
         max([cell_len(c.title), *(_width(row[i]) for row in cells if i < len(row))])
         for i, c in enumerate(columns)
     ]
-    if not columns[-1].right:
-        # Free text stands last and takes what is left.
-        left = WIDTH - cell_len(indent) - sum(widths[:-1]) - 2 * (len(columns) - 1)
-        widths[-1] = max(min(widths[-1], left), cell_len(columns[-1].title))
-        for row in found:
-            if not isinstance(row, Span):
-                row[-1] = _cut(row[-1], widths[-1])
+    widths = _widths(columns, whole, WIDTH - cell_len(indent) - 2 * (len(columns) - 1))
+    found = [
+        Span(_fitted(row.cells, widths), row.text) if isinstance(row, Span) else _fitted(row, widths)
+        for row in found
+    ]
     page.line(
         indent,
         ("  ".join(_aligned(c.title, w, right=c.right) for c, w in zip(columns, widths, strict=True)), "dim"),
@@ -158,6 +164,23 @@ def table(page: Page, columns: Sequence[Column], rows: Iterable[Row], *, indent:
             )
         else:
             page.line(*pieces)
+
+
+def _widths(columns: Sequence[Column], whole: Sequence[int], room: int) -> list[int]:
+    """Of each column: what its widest cell takes, bounded where there is no room for all of it. Free text
+    stands last and takes what is left; what it leaves goes to the others, from the left."""
+    widths = [
+        min(most, max(cell_len(c.title), c.most or most)) for c, most in zip(columns, whole, strict=True)
+    ]
+    if not columns[-1].right:
+        left = room - sum(widths[:-1])
+        widths[-1] = max(min(widths[-1], left), cell_len(columns[-1].title))
+    free = room - sum(widths)
+    for i, most in enumerate(whole):
+        given = min(max(free, 0), most - widths[i])
+        widths[i] += given
+        free -= given
+    return widths
 
 
 def _lead(text: str) -> str:

@@ -80,11 +80,18 @@ def value_in(file: Path) -> Any:
     """YAML or JSON of a file, or of stdin for `-`. Raises click's UsageError."""
     try:
         text = sys.stdin.read() if str(file) == "-" else file.read_text(encoding="utf-8")
-        return yaml.safe_load(text)
+        value = yaml.safe_load(text)
+        # YAML has dates, sets and binary as well, which no model has.
+        json.dumps(value)
     except OSError as e:
         raise click.UsageError(f"{file} cannot be read: {e.strerror}") from None
+    except RecursionError:
+        raise click.UsageError(f"{file} is nested too deep to be a model; see docs/catalog.md") from None
     except (yaml.YAMLError, UnicodeDecodeError) as e:
         raise click.UsageError(f"{file} is neither YAML nor JSON: {e}") from None
+    except (TypeError, ValueError) as e:
+        raise click.UsageError(f"{file} holds what JSON has not: {e}") from None
+    return value
 
 
 def _all(session: Session) -> list[pb.ShippedModel]:

@@ -1,28 +1,20 @@
 """What somebody else's program printed, made safe for a terminal: it moves no cursor, rings no bell, hides
-nothing. Pure.
+nothing.
 """
 
 import codecs
-import re
-import unicodedata
+
+import click
+
+from llmgw_kit.text import visible as printable
 
 #: A line without an end is shown in parts of this many characters rather than kept.
 LINE_MOST = 8192
 
-#: Controls (C0 but newline and tab, DEL, C1) and what changes the direction of text or joins unseen.
-_HARMFUL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff]")
 
-
-def printable(text: str) -> str:
-    """Controls as `^[`, others as `<U+202E>`. A lone carriage return, of progress bars, is a new line."""
-    return _HARMFUL.sub(_shown, text.replace("\r\n", "\n").replace("\r", "\n"))
-
-
-def _shown(found: re.Match[str]) -> str:
-    code = ord(found[0])
-    if code < 0x20 or code == 0x7F:
-        return "^" + chr(code ^ 0x40)
-    return f"<U+{code:04X}>" if unicodedata.category(found[0]) != "Cc" else f"<{code:02X}>"
+def say(text: str, *, err: bool = False) -> None:
+    """One line or more that are no page's. Whoever wrote it, nothing in it moves the cursor."""
+    click.echo(printable(text), err=err)
 
 
 class Lines:

@@ -7,6 +7,9 @@ from typing import Any, ClassVar
 
 import click
 
+#: A hundred years: what began then is before any record, and no time with a date is left before it.
+SPAN_MOST_S = 36_500 * 86_400.0
+
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 _SPAN = re.compile(r"(\d+(?:\.\d+)?)([smhd])")
 _CLOCK = re.compile(r"(\d{1,2}):(\d{2})(?::(\d{2}))?")
@@ -28,7 +31,10 @@ class Span(click.ParamType[float]):
                 param,
                 ctx,
             )
-        return float(found[1]) * _UNITS[found[2]]
+        seconds = float(found[1]) * _UNITS[found[2]]
+        if seconds > SPAN_MOST_S:
+            self.fail(f"{str(value)[:40]!r} is too long; expected at most 36500d", param, ctx)
+        return seconds
 
 
 class Moment(click.ParamType[float]):
@@ -39,7 +45,10 @@ class Moment(click.ParamType[float]):
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
         if isinstance(value, float):
             return value
-        found = moment(str(value), now=time.time())
+        now = time.time()
+        found = moment(str(value), now=now)
+        if found is not None and not now - SPAN_MOST_S <= found <= now + SPAN_MOST_S:
+            self.fail(f"{str(value)[:40]!r} is too far away; expected a time of this century", param, ctx)
         if found is None:
             self.fail(
                 f"{str(value)!r} is no time; expected -2h, 14:05, or 2026-11-30T14:05 (UTC)", param, ctx
