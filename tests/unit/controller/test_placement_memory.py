@@ -181,8 +181,8 @@ def test_case_21_what_no_device_of_the_class_can_hold_never_fits_and_nobody_leav
     told = explain(huge, huge.profiles[0], rooms(snap, NOW), evictable=frozenset({row.replica_id}))
     assert (told.fit, told.leaving, told.near_misses) == (Fit.NEVER, (), ())
     assert told.reason() == (
-        "needs 1 node with 1 L4 free, 40.0 GiB on each GPU (declared); of 2 nodes: "
-        "wrong GPU class for the profile: 1, GPUs with too little memory: 1; the largest has 24.0 GiB"
+        "needs 1 node with 1 L4 free, 42.9 GB on each GPU (declared); of 2 nodes: "
+        "wrong GPU class for the profile: 1, GPUs with too little memory: 1; the largest has 25.8 GB"
     )
     plan = reconcile(snap, NOW)
     touched = {change.replica.replica_id for change in plan.changes if hasattr(change, "replica")}
@@ -193,7 +193,7 @@ def test_the_explanation_carries_the_bytes_and_their_source():
     found = rooms(snapshot([BIG], [node("n1", 1)], loads=(load(BIG, 11 * GIB),)), NOW)
     told = explain(BIG, BIG.profiles[0], found)
     assert told.memory == MemoryClaim(11 * GIB, MemorySource.MEASURED)
-    assert told.needs == "1 node with 1 L4 free, 11.0 GiB on each GPU (measured)"
+    assert told.needs == "1 node with 1 L4 free, 11.8 GB on each GPU (measured)"
     assert isinstance(place(BIG, found, replica_id=ReplicaId("m/1"), group_epoch=1), Placement)
 
 

@@ -259,7 +259,7 @@ def test_faults_near_misses_and_strangers_are_named():
     missing = found["device_missing", "n2:0"]
     assert (missing.text, missing.since) == ("missing: xid_79 (fallen off the bus)", at)
     assert found["foreign_use", "n2:1"].text == (
-        "foreign use, 1.0 GiB by pid 1 (python, mara), pid 2 (python, mara), pid 3 (python, mara), 2 more, "
+        "foreign use, 1.07 GB by pid 1 (python, mara), pid 2 (python, mara), pid 3 (python, mara), 2 more, "
         "not started by us"
     )
     assert found["unplaceable", "big"].text.endswith("\nNear miss: n1, 1 of 2 free; idle m/1 holds 1.")

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 from llmgw_controller.core.memory import UNKNOWN, MemoryClaim
-from llmgw_controller.core.words import counted, gib
+from llmgw_controller.core.words import counted, sized
 from llmgw_kit.ids import DeviceId, NodeId, ReplicaId
 
 
@@ -130,7 +130,7 @@ class Explanation:
         met = {one.reason for one in self.filters}
         found = ""
         if Reason.TOO_LITTLE_MEMORY in met and self.largest_bytes is not None:
-            found += f"; the largest has {gib(self.largest_bytes)}"
+            found += f"; the largest has {sized(self.largest_bytes)}"
         if Reason.PORTS_EXHAUSTED in met:
             found += f"; it takes {counted(self.ports_needed, 'port')} a node"
         return found

@@ -19,7 +19,7 @@ from llmgw_controller.core.port_bands import lease, ports_needed
 from llmgw_controller.core.score import Fullness, Score, fullness, score
 from llmgw_controller.core.sizes import Sizes
 from llmgw_controller.core.state import ShardRow, Snapshot
-from llmgw_controller.core.words import counted, gib
+from llmgw_controller.core.words import counted, sized
 from llmgw_kit.ids import DeviceId, ModelId, NodeId, ReplicaId, ShardId
 
 #: Searching the smallest set of leaving replicas is exponential; a node holds few.
@@ -353,4 +353,4 @@ def _needs(profile: Profile, ask: Ask) -> str:
         what = f"{profile.nodes} {'whole ' if ask.whole_nodes else ''}nodes with {each} on one fabric"
     if ask.memory.size_bytes is None or ask.memory.source is None:
         return what
-    return f"{what}, {gib(ask.memory.size_bytes)} on each GPU ({ask.memory.source.value})"
+    return f"{what}, {sized(ask.memory.size_bytes)} on each GPU ({ask.memory.source.value})"

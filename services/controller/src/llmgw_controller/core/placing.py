@@ -23,7 +23,7 @@ from llmgw_controller.core.plan import FetchWeights, PutReplica, Reserve, Severi
 from llmgw_controller.core.replica import with_phase
 from llmgw_controller.core.state import Phase, ReplicaRow, Wish
 from llmgw_controller.core.strangers import holds_back
-from llmgw_controller.core.words import gib
+from llmgw_controller.core.words import sized
 from llmgw_kit.ids import NodeId
 
 
@@ -162,7 +162,7 @@ def _reserve(draft: Draft, row: ReplicaRow, model: Model, answer: Placement, epo
     draft.change(Reserve(placed))
     claim = ""
     if answer.memory.size_bytes is not None and answer.memory.source is not None:
-        claim = f", {gib(answer.memory.size_bytes)} on each GPU ({answer.memory.source.value})"
+        claim = f", {sized(answer.memory.size_bytes)} on each GPU ({answer.memory.source.value})"
     draft.event("placed", row.replica_id, f"on {nodes}, profile {answer.profile.name}{claim}")
     if model.weights is not None:
         draft.command(FetchWeights(model.name))

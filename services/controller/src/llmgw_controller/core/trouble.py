@@ -17,7 +17,7 @@ from llmgw_controller.core.replica import is_unreachable
 from llmgw_controller.core.state import DeviceReport, DeviceState, Phase, ReplicaRow, Snapshot, Wish
 from llmgw_controller.core.watchdog import ailing, stall_of
 from llmgw_controller.core.weights_held import pressure
-from llmgw_controller.core.words import counted, gib, lasting
+from llmgw_controller.core.words import counted, lasting, sized
 from llmgw_kit.ids import ModelId, ReplicaId
 
 #: Reasons of the whole watch, not of one replica: told once.
@@ -138,7 +138,7 @@ def _device(snapshot: Snapshot, room: Room, device: Device) -> Iterator[Trouble]
         fix = f"llmgwctl gpus --node {device.node_id}"
         yield Trouble(Severity.TROUBLE, kind, subject, text, report.since if report else None, fix)
     if report and (report.foreign_used_bytes or 0) >= snapshot.intervals.foreign_bytes:
-        used = f"foreign use, {gib(report.foreign_used_bytes or 0)}"
+        used = f"foreign use, {sized(report.foreign_used_bytes or 0)}"
         yield Trouble(Severity.NOTE, "foreign_use", subject, f"{used} by {_strangers(report)}")
     for note in report.notes if report and report.state is DeviceState.HEALTHY else ():
         yield Trouble(Severity.NOTE, "device_note", subject, note)
@@ -297,11 +297,11 @@ def _watch(snapshot: Snapshot, verdicts: Verdicts) -> Iterator[Trouble]:
 def _disks(snapshot: Snapshot) -> Iterator[Trouble]:
     for one in pressure(snapshot):
         text = (
-            f"{gib(one.free_bytes)} of disk free; {one.model} {one.version} needs {gib(one.needed_bytes)} "
-            "and is not there"
+            f"{sized(one.free_bytes)} of disk free; {one.model} {one.version} needs "
+            f"{sized(one.needed_bytes)} and is not there"
         )
         if one.spare_bytes:
-            text += f"; {gib(one.spare_bytes)} there are wanted by nobody"
+            text += f"; {sized(one.spare_bytes)} there are wanted by nobody"
         fix = f"llmgwctl weights list --node {one.node_id}"
         yield Trouble(Severity.NOTE, "disk_pressure", one.node_id, text, None, fix)
 

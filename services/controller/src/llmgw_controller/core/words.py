@@ -18,5 +18,9 @@ def counted(count: int, noun: str) -> str:
     return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
 
 
-def gib(size_bytes: int) -> str:
-    return f"{size_bytes / 1024**3:.1f} GiB"
+def sized(size_bytes: int) -> str:
+    """Decimal, three digits, as in the bars and tables beside it: "42.9 GB", "537 MB"."""
+    for unit, scale in (("TB", 10**12), ("GB", 10**9), ("MB", 10**6)):
+        if size_bytes >= scale:
+            return f"{size_bytes / scale:.3g} {unit}"
+    return f"{size_bytes} B"

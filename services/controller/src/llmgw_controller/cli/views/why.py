@@ -4,7 +4,7 @@ from llmgw.v1 import operator_pb2 as pb
 from llmgw_controller.cli.bars import BY_NAME, USE_PART
 from llmgw_controller.cli.exits import EXIT_AFTER_EVICTION, EXIT_NEVER_FITS, EXIT_TROUBLE
 from llmgw_controller.cli.page import WIDTH, Page, Piece, wrapped
-from llmgw_controller.cli.text import ago, count, duration, joined, moment, size
+from llmgw_controller.cli.text import ago, count, duration, joined, moment
 from llmgw_controller.cli.views.common import age
 
 _EXIT = {
@@ -75,10 +75,7 @@ def _asked(answer: pb.WhyResponse) -> str:
 
 def _profile(page: Page, answer: pb.WhyResponse, profile: pb.WhyProfile) -> None:
     page.blank()
-    needs = f"{profile.needs} (profile {profile.profile})"
-    if profile.HasField("memory_bytes"):
-        needs += f", {size(profile.memory_bytes)} on each, {profile.memory_source}"
-    wrapped(page, [("NEEDS   ", "bold")], needs)
+    wrapped(page, [("NEEDS   ", "bold")], f"{profile.needs} (profile {profile.profile})")
     page.blank()
     page.line(("CONSIDERED  ", "bold"), count(profile.nodes_considered, "node"))
     for lost in profile.filters:
