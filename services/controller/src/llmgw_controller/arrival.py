@@ -2,7 +2,15 @@
 
 from llmgw_controller import wire_agent
 from llmgw_controller.core.plan import Change, PutEvent, Severity
-from llmgw_controller.core.state import Exit, NodeRow, ShardReport, ShardState, Stored
+from llmgw_controller.core.state import (
+    Exit,
+    NodeRow,
+    ReplicaRow,
+    ShardReport,
+    ShardRow,
+    ShardState,
+    Stored,
+)
 from llmgw_kit.ids import ShardId
 
 
@@ -31,6 +39,28 @@ def arrival_news(
     return []
 
 
+def exited(row: ReplicaRow, shard: ShardRow, how: Exit) -> ShardReport:
+    """As its agent would say it, of an exit that is certain without its word."""
+    return ShardReport(
+        shard_id=shard.shard_id,
+        replica_id=row.replica_id,
+        group_epoch=row.group_epoch,
+        spec_hash=row.spec_hash,
+        state=ShardState.EXITED,
+        exit=how,
+        pid=None,
+        pid_start_ticks=None,
+        ports=shard.ports,
+        device_ids=shard.device_ids,
+        progress=None,
+        probed=False,
+        running=None,
+        running_unknown=None,
+        load_s=None,
+        adopted=False,
+    )
+
+
 def died_with_boot(
     hello: wire_agent.Hello, known: NodeRow | None, stored: Stored
 ) -> dict[ShardId, ShardReport]:
@@ -40,24 +70,7 @@ def died_with_boot(
         return {}
     ended = Exit(None, None, "rebooted", f"node {hello.node_id} was rebooted")
     return {
-        shard.shard_id: ShardReport(
-            shard_id=shard.shard_id,
-            replica_id=row.replica_id,
-            group_epoch=row.group_epoch,
-            spec_hash=row.spec_hash,
-            state=ShardState.EXITED,
-            exit=ended,
-            pid=None,
-            pid_start_ticks=None,
-            ports=shard.ports,
-            device_ids=shard.device_ids,
-            progress=None,
-            probed=False,
-            running=None,
-            running_unknown=None,
-            load_s=None,
-            adopted=False,
-        )
+        shard.shard_id: exited(row, shard, ended)
         for row in stored.by_node.get(hello.node_id, ())
         for shard in row.shards
         if shard.node_id == hello.node_id and not shard.released and shard.shard_id not in hello.shards

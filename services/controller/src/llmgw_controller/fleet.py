@@ -6,13 +6,14 @@ from dataclasses import dataclass, field, replace
 
 from llmgw.v1 import agent_pb2 as pb
 from llmgw_controller import wire_agent
-from llmgw_controller.arrival import arrival_news, died_with_boot
-from llmgw_controller.core.catalog import Catalog
+from llmgw_controller.arrival import arrival_news, died_with_boot, exited
+from llmgw_controller.core.catalog import Catalog, Source
 from llmgw_controller.core.desired import DesiredShard, desired_for, shard_wish
 from llmgw_controller.core.device_news import device_news
 from llmgw_controller.core.plan import PutEvent, PutNode, Severity
 from llmgw_controller.core.state import (
     DeviceReport,
+    Exit,
     NodeHeard,
     NodeRow,
     ReplicaRow,
@@ -269,6 +270,9 @@ class Fleet:
         session = self._sessions.get(node_id)
         if session is None:
             return False
+        if message.HasField("start_shard") and not message.start_shard.spec.engine:
+            # Its spec cannot be told (`_wanted_shard` has said so), or its model has left meanwhile.
+            return False
         message.term = self._tenure.term
         session.outbox.notice(message)
         return True
@@ -319,10 +323,7 @@ class Fleet:
             return
         session.source = source
         desired = pb.Desired(
-            shards=[
-                pb.WantedShard(spec=self.spec(row, shard, stored), wish=wire_agent.WISH_TO_WIRE[wish])
-                for row, shard, wish in shards
-            ]
+            shards=[told for one in shards if (told := self._wanted_shard(session, one, stored)) is not None]
         )
         text = desired.SerializeToString(deterministic=True)
         if text != session.desired:
@@ -333,10 +334,38 @@ class Fleet:
                 pb.ConnectResponse(term=self._tenure.term, desired=desired), outdates=_follows_from_rows
             )
 
+    def _wanted_shard(self, session: Session, one: DesiredShard, stored: Stored) -> pb.WantedShard | None:
+        """None where its spec cannot be told and nothing of it runs: then its start has failed, as if the
+        agent had refused it."""
+        row, shard, wish = one
+        spec, why = self._spec(row, shard, stored)
+        if why is not None:
+            heard = self._heard[session.node_id]
+            report = heard.shards.get(shard.shard_id)
+            if report is None:
+                log.error("shard %s: %s", shard.shard_id, why)
+                ended = exited(row, shard, Exit(None, None, "refused", why))
+                shards = {**heard.shards, shard.shard_id: ended}
+                self._heard[session.node_id] = replace(heard, shards=shards)
+                self._hint()
+            if report is None or report.state is ShardState.EXITED:
+                return None
+        return pb.WantedShard(spec=spec, wish=wire_agent.WISH_TO_WIRE[wish])
+
     def spec(self, row: ReplicaRow, shard: ShardRow, stored: Stored) -> pb.ShardSpec:
-        """What an agent is to know of one shard."""
+        """What an agent is to know of one shard; without an engine where nothing can be started from it."""
+        return self._spec(row, shard, stored)[0]
+
+    def _spec(self, row: ReplicaRow, shard: ShardRow, stored: Stored) -> tuple[pb.ShardSpec, str | None]:
+        """And why it cannot be told whole: one model must not silence the leader for all others."""
         model = self._ledger.catalog.models.get(row.model)
-        return wire_agent.shard_spec(row, shard, model, stored.nodes, self._mirror_urls)
+        try:
+            return wire_agent.shard_spec(row, shard, model, stored.nodes, self._mirror_urls), None
+        except (ValueError, TypeError) as e:
+            stored_one = model is not None and model.source is Source.STORED
+            fix = "llmgwctl model apply FILE" if stored_one else "in the configuration file"
+            why = f"model {row.model} cannot be told to its agent: {e}; correct its spec: {fix}"
+        return wire_agent.shard_spec(row, shard, None, stored.nodes, self._mirror_urls), why
 
     def end_all(self, last: Callable[[], pb.ConnectResponse]) -> None:
         """End every session with a last word."""
