@@ -160,6 +160,11 @@ UNNAMEABLE: dict[str, dict[str, Any]] = {
     "endless class": inventory(devices=[gpu(gpu_class="L" * 1000)]),
     "health of a device with NUL": {"device_health": pb.DeviceHealth(devices=[gpu("GPU-\0")])},
     "shard with NUL": {"shard_status": status("a\0")},
+    "index beyond a row's": inventory(
+        devices=[pb.Device(device_id="d", index=2**32 - 1, gpu_class="L4", state=pb.DEVICE_STATE_HEALTHY)]
+    ),
+    "epoch beyond a row's": {"shard_status": status("a", group_epoch=2**64 - 1)},
+    "port that is none": {"shard_status": status("a", ports={"http": 65536})},
     "port with NUL": {"shard_status": status("a", ports={"http\0": 1})},
 }
 
@@ -240,6 +245,26 @@ async def test_what_an_engine_printed_last_is_told_whatever_it_was(fake_clock: F
     events = await reign.world.store.events(since=None, subject=None, limit=99)
     assert any(event.text == f"refused what it was told: {clean}" for event in events)
     assert not any("\0" in event.text or "\x1b" in event.text for event in events)
+
+
+async def test_a_reading_that_cannot_be_is_unknown(fake_clock: FakeClock) -> None:
+    """All ones is what drivers say for "not available"; no row holds it, and no machine has it."""
+    reign = await reign_on(fake_clock)
+    session = await reign.fleet.open(hello())
+    odd = gpu("n1-1", memory_total_bytes=2**64 - 1, memory_used_bytes=2**64 - 1, temperature_celsius=40)
+    await reign.fleet.hear(session, said(session, device_health=pb.DeviceHealth(devices=[odd])))
+    used = {"n1-0": 2**64 - 1, "n1-1": 5}
+    report = status("s1", load_s=-1.0, fetch_s=float("nan"), warm_up_s=2.5, memory_used_bytes=used)
+    await reign.fleet.hear(session, said(session, shard_status=report))
+    heard = reign.fleet.heard()[N1]
+    device, shard = heard.devices[1], heard.shards[ShardId("s1")]
+    assert (device.memory_total_bytes, device.memory_used_bytes, device.temperature_celsius) == (
+        None,
+        None,
+        40,
+    )
+    assert (shard.load_s, shard.fetch_s, shard.warm_up_s) == (None, None, 2.5)
+    assert shard.memory_used_bytes == (("n1-1", 5),)
 
 
 def test_what_a_node_answers_is_made_printable_and_a_log_left_as_it_is() -> None:

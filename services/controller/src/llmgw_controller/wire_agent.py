@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from math import inf
 from typing import Any
 
 from llmgw.v1 import agent_pb2 as pb
@@ -66,6 +67,10 @@ NAME_MOST = 300
 TEXT_MOST = 1000
 #: Of what an engine said last, some lines.
 LAST_WORDS_MOST = 4000
+#: Bytes that no device has: drivers say "not available" with all bits set, and no row holds that.
+SIZE_MOST = 2**53
+#: Of an index or an epoch: what a row holds of each.
+INDEX_MOST, EPOCH_MOST = 2**31 - 1, 2**53
 
 
 @dataclass(frozen=True)
@@ -172,9 +177,9 @@ def devices(messages: Sequence[pb.Device]) -> tuple[DeviceReport, ...]:
 
 def _device(message: pb.Device) -> DeviceReport:
     state = _DEVICE_STATE.get(message.state)
-    if state is None or not message.device_id or not message.gpu_class:
+    if state is None or not message.device_id or not message.gpu_class or message.index > INDEX_MOST:
         raise InvalidRequest(
-            f"device {message.device_id!r} lacks its id, class or state", code="invalid_inventory"
+            f"device {message.device_id!r} lacks its id, class, state or index", code="invalid_inventory"
         )
     optional = _optional(
         message,
@@ -204,9 +209,17 @@ def _device(message: pb.Device) -> DeviceReport:
 
 
 def _optional(message: Any, *names: str) -> dict[str, Any]:
-    """Fields by name, absent ones as None, texts made printable."""
+    """Fields by name, absent ones and readings that cannot be as None, texts made printable."""
     given = {name: getattr(message, name) if message.HasField(name) else None for name in names}
-    return {name: _text(value) if isinstance(value, str) else value for name, value in given.items()}
+    return {name: _reading(name, value) for name, value in given.items()}
+
+
+def _reading(name: str, value: Any) -> Any:
+    if isinstance(value, str):
+        return _text(value)
+    if value is None or (name.endswith("_bytes") and value > SIZE_MOST):
+        return None
+    return None if name.endswith("_s") and not 0.0 <= value < inf else value
 
 
 def _fault(message: pb.DeviceFault) -> DeviceFault:
@@ -223,9 +236,9 @@ def shard_reports(messages: Sequence[pb.ObservedShard]) -> dict[ShardId, ShardRe
 
 def _shard(message: pb.ObservedShard) -> ShardReport:
     state = _SHARD_STATE.get(message.state)
-    if state is None or not message.shard_id or not message.replica_id:
+    if state is None or not message.shard_id or not message.replica_id or message.group_epoch > EPOCH_MOST:
         raise InvalidRequest(
-            f"shard {message.shard_id!r} lacks its id, replica or state", code="invalid_shard_status"
+            f"shard {message.shard_id!r} lacks its id, replica, state or epoch", code="invalid_shard_status"
         )
     code = "invalid_shard_status"
     optional = _optional(
@@ -241,7 +254,7 @@ def _shard(message: pb.ObservedShard) -> ShardReport:
         spec_hash=_text(message.spec_hash),
         state=state,
         exit=None if end is None else _exit(end),
-        ports=tuple(sorted((_name(name, "port", code=code), port) for name, port in message.ports.items())),
+        ports=tuple(sorted(_port(name, port) for name, port in message.ports.items())),
         device_ids=tuple(DeviceId(_name(device, "device_id", code=code)) for device in message.device_ids),
         probed=message.probed,
         running=message.running_requests if message.HasField("running_requests") else None,
@@ -250,10 +263,20 @@ def _shard(message: pb.ObservedShard) -> ShardReport:
         else None,
         adopted=message.adopted,
         memory_used_bytes=tuple(
-            sorted((DeviceId(_text(name)), used) for name, used in message.memory_used_bytes.items())
+            sorted(
+                (DeviceId(_text(name)), used)
+                for name, used in message.memory_used_bytes.items()
+                if used <= SIZE_MOST
+            )
         ),
         **optional,
     )
+
+
+def _port(name: str, port: int) -> tuple[str, int]:
+    if not 1 <= port <= 65535:
+        raise InvalidRequest(f"port {port} ({printable(name)[:100]}) is none", code="invalid_shard_status")
+    return _name(name, "port", code="invalid_shard_status"), port
 
 
 def _exit(message: pb.ShardExit) -> Exit:
@@ -300,7 +323,7 @@ def shard_spec(
     nodes: Mapping[NodeId, NodeRow],
     mirror_urls: Sequence[str],
 ) -> pb.ShardSpec:
-    """All an agent needs for one engine process.
+    """All an agent needs for one engine process. Raises ValueError or TypeError for what no message carries.
 
     Where the catalog no longer has what the replica was started from, the spec names the process and its
     time-outs and no more: enough to keep, drain or stop it, and refused by the agent as a start."""
