@@ -7,11 +7,11 @@ from typing import Any
 import click
 
 from llmgw.v1 import operator_pb2 as pb
+from llmgw_controller.cli.changed import DRY_RUN, tell
 from llmgw_controller.cli.page import Page, wrapped
 from llmgw_controller.cli.session import Commands, Session
 from llmgw_controller.cli.shipped import completed, model_shipped, shipped_model, value_in
-
-_DRY_RUN = click.option("--dry-run", is_flag=True, help="Say what would follow; nothing is changed.")
+from llmgw_controller.cli.terminal import say
 
 
 @click.group(cls=Commands)
@@ -66,9 +66,11 @@ def model_apply(
                 )
             )
             continue
-        click.echo(f"{answer.model}: {answer.outcome}{' (dry run: nothing was stored)' if dry_run else ''}")
+        page = Page(ascii_only=session.ascii_only)
+        page.line(f"{answer.model}: {answer.outcome}{' (dry run: nothing was stored)' if dry_run else ''}")
         for warning in answer.warnings:
-            click.echo(f" * {warning}")
+            wrapped(page, [(" * ", "")], warning)
+        page.print()
 
 
 def models_in(file: Path) -> list[dict[str, Any]]:
@@ -101,12 +103,12 @@ def model_remove(session: Session, name: str, *, dry_run: bool) -> None:
         )
         return
     what = "would be removed" if dry_run else "removed"
-    click.echo(f"{name}: {what}" + (f"; draining {', '.join(stopping)}" if stopping else ""))
+    say(f"{name}: {what}" + (f"; draining {', '.join(stopping)}" if stopping else ""))
 
 
 @model.command("activate")
 @click.argument("name")
-@_DRY_RUN
+@DRY_RUN
 @click.pass_obj
 def model_activate(session: Session, name: str, *, dry_run: bool) -> None:
     """Start a cold model without waiting for a request; it is asked for until it is ready, or for an hour."""
@@ -128,14 +130,14 @@ def model_activate(session: Session, name: str, *, dry_run: bool) -> None:
         return
     lead = "dry run: " if dry_run else ""
     about = f", about {eta:.0f} s" if eta is not None else ""
-    click.echo(f"{lead}{name}: {answer.outcome}{about}")
+    say(f"{lead}{name}: {answer.outcome}{about}")
     if answer.outcome == "waiting":
-        click.echo(f"There is no room now; it starts when there is. Next: llmgwctl why {name}")
+        say(f"There is no room now; it starts when there is. Next: llmgwctl why {name}")
 
 
 @model.command("stop")
 @click.argument("name")
-@_DRY_RUN
+@DRY_RUN
 @click.pass_obj
 def model_stop(session: Session, name: str, *, dry_run: bool) -> None:
     """Drain a model and let nothing start it, until `start`; its spec stays."""
@@ -146,7 +148,7 @@ def model_stop(session: Session, name: str, *, dry_run: bool) -> None:
 
 @model.command("start")
 @click.argument("name")
-@_DRY_RUN
+@DRY_RUN
 @click.pass_obj
 def model_start(session: Session, name: str, *, dry_run: bool) -> None:
     """Undo `stop`, and give starts that had failed another chance now."""
@@ -157,7 +159,7 @@ def model_start(session: Session, name: str, *, dry_run: bool) -> None:
 
 @model.command("pin")
 @click.argument("name")
-@_DRY_RUN
+@DRY_RUN
 @click.pass_obj
 def model_pin(session: Session, name: str, *, dry_run: bool) -> None:
     """Never evict what runs of a model, never let it go as idle."""
@@ -168,7 +170,7 @@ def model_pin(session: Session, name: str, *, dry_run: bool) -> None:
 
 @model.command("unpin")
 @click.argument("name")
-@_DRY_RUN
+@DRY_RUN
 @click.pass_obj
 def model_unpin(session: Session, name: str, *, dry_run: bool) -> None:
     """Take the pin away, also one of the spec."""
@@ -178,20 +180,13 @@ def model_unpin(session: Session, name: str, *, dry_run: bool) -> None:
 
 
 def _print(session: Session, schema: str, change: pb.ModelChange, *, dry_run: bool) -> None:
-    if session.output == "json":
-        said = {
-            "schema": schema,
-            "model": change.model,
-            "outcome": change.outcome,
-            "dry_run": dry_run,
-            "text": change.text,
-            "replicas": list(change.replica_ids),
-            "warnings": list(change.warnings),
-        }
-        click.echo(json.dumps(said, ensure_ascii=False))
-        return
-    page = Page(ascii_only=session.ascii_only)
-    wrapped(page, [("dry run: ", "") if dry_run else ("", "")], change.text)
-    for warning in change.warnings:
-        wrapped(page, [(" * ", "")], warning)
-    page.print()
+    said = {
+        "schema": schema,
+        "model": change.model,
+        "outcome": change.outcome,
+        "dry_run": dry_run,
+        "text": change.text,
+        "replicas": list(change.replica_ids),
+        "warnings": list(change.warnings),
+    }
+    tell(session, said, change.text, dry_run=dry_run, warnings=change.warnings)

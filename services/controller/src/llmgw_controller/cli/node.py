@@ -1,15 +1,14 @@
 """The commands that set a node aside, empty it, take it back, and give up one that is gone."""
 
-import json
 from typing import Any
 
 import click
 
 from llmgw.v1 import operator_pb2 as pb
+from llmgw_controller.cli.changed import DRY_RUN, tell
 from llmgw_controller.cli.page import Page, wrapped
 from llmgw_controller.cli.session import Commands, Session
 
-_DRY_RUN = click.option("--dry-run", is_flag=True, help="Say what would follow; nothing is changed.")
 _REASON = click.option("--reason", metavar="TEXT", help="One line, such as who and why; shown in `nodes`.")
 
 
@@ -21,7 +20,7 @@ def node() -> None:
 @node.command("cordon")
 @click.argument("name")
 @_REASON
-@_DRY_RUN
+@DRY_RUN
 @click.pass_obj
 def node_cordon(session: Session, name: str, reason: str | None, *, dry_run: bool) -> None:
     """Place nothing new on a node; what runs there stays."""
@@ -32,7 +31,7 @@ def node_cordon(session: Session, name: str, reason: str | None, *, dry_run: boo
 
 @node.command("uncordon")
 @click.argument("name")
-@_DRY_RUN
+@DRY_RUN
 @click.pass_obj
 def node_uncordon(session: Session, name: str, *, dry_run: bool) -> None:
     """Take a cordoned or draining node back."""
@@ -44,7 +43,7 @@ def node_uncordon(session: Session, name: str, *, dry_run: bool) -> None:
 @node.command("drain")
 @click.argument("name")
 @_REASON
-@_DRY_RUN
+@DRY_RUN
 @click.pass_obj
 def node_drain(session: Session, name: str, reason: str | None, *, dry_run: bool) -> None:
     """Move what runs on a node elsewhere, where there is room; take nothing new until `uncordon`."""
@@ -70,7 +69,7 @@ def node_drain(session: Session, name: str, reason: str | None, *, dry_run: bool
 
 @node.command("confirm-lost")
 @click.argument("name")
-@_DRY_RUN
+@DRY_RUN
 @click.pass_obj
 def node_confirm_lost(session: Session, name: str, *, dry_run: bool) -> None:
     """Give up a silent node now, whatever timer and brake say; its replicas go elsewhere."""
@@ -80,20 +79,13 @@ def node_confirm_lost(session: Session, name: str, *, dry_run: bool) -> None:
 
 
 def _print(session: Session, schema: str, change: pb.NodeChange, *, dry_run: bool, **more: Any) -> None:
-    if session.output == "json":
-        said = {
-            "schema": schema,
-            "node": change.node_id,
-            "outcome": change.outcome,
-            "dry_run": dry_run,
-            "text": change.text,
-            "replicas": list(change.replica_ids),
-            "warnings": list(change.warnings),
-        }
-        click.echo(json.dumps(said | more, ensure_ascii=False))
-        return
-    page = Page(ascii_only=session.ascii_only)
-    wrapped(page, [("dry run: ", "") if dry_run else ("", "")], change.text)
-    for warning in change.warnings:
-        wrapped(page, [(" * ", "")], warning)
-    page.print()
+    said = {
+        "schema": schema,
+        "node": change.node_id,
+        "outcome": change.outcome,
+        "dry_run": dry_run,
+        "text": change.text,
+        "replicas": list(change.replica_ids),
+        "warnings": list(change.warnings),
+    }
+    tell(session, said | more, change.text, dry_run=dry_run, warnings=change.warnings)

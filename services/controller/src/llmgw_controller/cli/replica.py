@@ -1,11 +1,9 @@
 """The commands that let replicas go."""
 
-import json
-
 import click
 
 from llmgw.v1 import operator_pb2 as pb
-from llmgw_controller.cli.page import Page, wrapped
+from llmgw_controller.cli.changed import DRY_RUN, tell
 from llmgw_controller.cli.session import Commands, Session
 
 
@@ -16,7 +14,7 @@ def replica() -> None:
 
 @replica.command("drain")
 @click.argument("names", metavar="NAME...", nargs=-1, required=True)
-@click.option("--dry-run", is_flag=True, help="Say what would follow; nothing is changed.")
+@DRY_RUN
 @click.pass_obj
 def replica_drain(session: Session, names: tuple[str, ...], *, dry_run: bool) -> None:
     """Take nothing new, finish what runs, stop. All that are named, or none."""
@@ -28,7 +26,7 @@ def replica_drain(session: Session, names: tuple[str, ...], *, dry_run: bool) ->
 
 @replica.command("stop")
 @click.argument("names", metavar="NAME...", nargs=-1, required=True)
-@click.option("--dry-run", is_flag=True, help="Say what would follow; nothing is changed.")
+@DRY_RUN
 @click.pass_obj
 def replica_stop(session: Session, names: tuple[str, ...], *, dry_run: bool) -> None:
     """End it now; what it has in flight may be cut short. All that are named, or none."""
@@ -39,18 +37,13 @@ def replica_stop(session: Session, names: tuple[str, ...], *, dry_run: bool) -> 
 
 
 def _print(session: Session, schema: str, change: pb.ReplicaChange, *, dry_run: bool) -> None:
-    if session.output == "json":
-        said = {
-            "schema": schema,
-            "replica": change.replica_id,
-            "outcome": change.outcome,
-            "dry_run": dry_run,
-            "text": change.text,
-            "gpus": change.gpus,
-            "another": change.another,
-        }
-        click.echo(json.dumps(said, ensure_ascii=False))
-        return
-    page = Page(ascii_only=session.ascii_only)
-    wrapped(page, [("dry run: ", "") if dry_run else ("", "")], change.text)
-    page.print()
+    said = {
+        "schema": schema,
+        "replica": change.replica_id,
+        "outcome": change.outcome,
+        "dry_run": dry_run,
+        "text": change.text,
+        "gpus": change.gpus,
+        "another": change.another,
+    }
+    tell(session, said, change.text, dry_run=dry_run)

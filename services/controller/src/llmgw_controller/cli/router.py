@@ -1,12 +1,12 @@
 """The commands on routers: who counts for idleness, and forgetting one that will not come back."""
 
-import json
 from typing import Any
 
 import click
 
 from llmgw.v1 import operator_pb2 as pb
 from llmgw_controller.cli.as_json import head
+from llmgw_controller.cli.changed import DRY_RUN, tell
 from llmgw_controller.cli.exits import EXIT_TROUBLE
 from llmgw_controller.cli.page import Column, Page, Piece, table, wrapped
 from llmgw_controller.cli.session import Commands, Session
@@ -33,24 +33,19 @@ def router_list(session: Session) -> None:
 
 @router.command("forget")
 @click.argument("name", metavar="ID")
-@click.option("--dry-run", is_flag=True, help="Say what would follow; nothing is changed.")
+@DRY_RUN
 @click.pass_obj
 def router_forget(session: Session, name: str, *, dry_run: bool) -> None:
     """Take a dead router out of the membership; its death counts as an ask for every replica."""
     request = pb.ForgetRouterRequest(router_id=name, dry_run=dry_run)
     answer = session.ask(lambda stub: stub.ForgetRouter(request, timeout=10))
-    if session.output == "json":
-        said = {
-            "schema": "llmgw.router-forget/1",
-            "router": answer.router_id,
-            "dry_run": dry_run,
-            "text": answer.text,
-        }
-        click.echo(json.dumps(said, ensure_ascii=False))
-        return
-    page = Page(ascii_only=session.ascii_only)
-    wrapped(page, [("dry run: ", "") if dry_run else ("", "")], answer.text)
-    page.print()
+    said = {
+        "schema": "llmgw.router-forget/1",
+        "router": answer.router_id,
+        "dry_run": dry_run,
+        "text": answer.text,
+    }
+    tell(session, said, answer.text, dry_run=dry_run)
 
 
 def render_routers(page: Page, answer: pb.ListRoutersResponse) -> None:
