@@ -9,7 +9,7 @@ from llmgw_controller.core.activation import Refused, decide
 from llmgw_controller.core.availability import Availability, model_state
 from llmgw_controller.core.deployments import effective_pinned
 from llmgw_controller.core.idleness import verdicts
-from llmgw_controller.core.plan import PutAttempt, PutReplica, Release
+from llmgw_controller.core.plan import PutAttempt, PutEvent, PutReplica, Release
 from llmgw_controller.core.replica import with_phase
 from llmgw_controller.core.routes import routes
 from llmgw_controller.core.state import AttemptRow, Phase, ReplicaRow, Wish
@@ -177,3 +177,26 @@ async def test_an_unknown_model_is_refused_with_a_next_step(reign: Reign) -> Non
 
 def _release(row: ReplicaRow) -> object:
     return Release(row.replica_id, tuple(shard.shard_id for shard in row.shards), ())
+
+
+@pytest.mark.parametrize("nodes", [0, 1])
+async def test_what_holds_nothing_is_not_said_to_drain(nodes: int) -> None:
+    """Of stop and remove; and what was applied is wanted by its stored spec, not by configuration."""
+    reign = await reign_on(FakeClock(), models=())
+    await apply_model(reign, json.dumps(KEPT), dry_run=False)
+    if nodes:
+        await reign.fleet.open(hello())
+    await reign._passes.once()
+    assert "wanted by its stored spec" in rows(reign)["tiny/1"].story
+    leaves = "tiny/1 drains" if nodes else "tiny/1 goes, for it holds no GPU"
+    assert f"stopped: {leaves}, and requests" in (await stop_model(reign, "tiny", dry_run=True)).text
+    committed: list[str] = []
+    commit = reign.ledger.commit
+
+    async def listening(changes: object) -> None:
+        committed.extend(one.text for one in changes if isinstance(one, PutEvent))  # type: ignore[attr-defined]
+        await commit(changes)  # type: ignore[arg-type]
+
+    reign.ledger.commit = listening  # type: ignore[method-assign]
+    await remove_model(reign, "tiny", dry_run=False)
+    assert committed == [f"removed; {leaves}"]

@@ -8,6 +8,7 @@ from llmgw_controller.changes import commit, memory_warnings
 from llmgw_controller.core.catalog import Model
 from llmgw_controller.core.deployments import effective_pinned, second_chance, wish_of
 from llmgw_controller.core.plan import PutDeployment
+from llmgw_controller.core.roster import goes
 from llmgw_controller.core.state import Wish
 from llmgw_controller.core.words import counted
 from llmgw_controller.reign import Reign
@@ -27,10 +28,8 @@ async def stop_model(reign: Reign, name: str, *, dry_run: bool) -> pb.ModelChang
             for row in stored.replicas.values()
             if row.model == model.name and row.wish is Wish.SERVE
         )
-        goes = (
-            f"{', '.join(serving)} {'drains' if len(serving) == 1 else 'drain'}" if serving else "none runs"
-        )
-        text = f"{model.name} is stopped: {goes}, and requests for it are refused"
+        leaves = goes(stored.replicas[replica_id] for replica_id in serving) or "none runs"
+        text = f"{model.name} is stopped: {leaves}, and requests for it are refused"
         if not dry_run:
             row = replace(wish, stopped=True, changed_at=now)
             await commit(reign, "model", model.name, "model_stopped", "by operator", PutDeployment(row))

@@ -20,6 +20,7 @@ from llmgw_controller.core.plan import (
     Severity,
 )
 from llmgw_controller.core.rollout import is_current
+from llmgw_controller.core.roster import goes
 from llmgw_controller.core.state import DeploymentRow, Snapshot, Stored, Wish
 from llmgw_controller.reign import Reign
 from llmgw_kit.errors import Conflict, InvalidRequest, NotFound
@@ -174,7 +175,8 @@ async def remove_model(reign: Reign, name: str, *, dry_run: bool) -> pb.RemoveMo
             )
         )
         if not dry_run:
-            text = f"removed; {len(stopping)} replicas drain" if stopping else "removed"
+            leaves = goes(stored.replicas[replica_id] for replica_id in stopping)
+            text = f"removed; {leaves}" if leaves else "removed"
             changes: list[Change] = [DropModel(model)]
             if not hidden:
                 # Wishes and judgements were of this model: another of its name starts without them.

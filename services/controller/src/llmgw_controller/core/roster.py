@@ -1,16 +1,20 @@
 """The roster of one model's replicas: who is wanted, how one more begins, how one is told to go."""
 
+from collections.abc import Iterable
 from dataclasses import replace
 
-from llmgw_controller.core.catalog import Model, spec_hash
+from llmgw_controller.core.catalog import Model, Source, spec_hash
 from llmgw_controller.core.draft import Draft
 from llmgw_controller.core.plan import PutReplica, Severity
 from llmgw_controller.core.replica import taken_back, with_wish
 from llmgw_controller.core.state import Cause, Phase, ReplicaRow, Wish
+from llmgw_controller.core.words import counted
 from llmgw_kit.ids import ModelId, ReplicaId
 
 #: Reason of a replica that leaves only because nobody uses it.
 IDLE = "idle"
+#: Of more than so many, only the number is told.
+NAMED_MOST = 8
 
 
 def live(draft: Draft, name: ModelId) -> list[ReplicaRow]:
@@ -24,6 +28,8 @@ def create(draft: Draft, model: Model, cause: Cause) -> None:
     while ReplicaId(f"{model.name}/{number}") in draft.stored.replicas:
         number += 1
     first = model.profiles[0]
+    kept = cause is Cause.CONFIGURATION and model.source is Source.STORED
+    by = "its stored spec" if kept else cause.value
     row = ReplicaRow(
         replica_id=ReplicaId(f"{model.name}/{number}"),
         model=model.name,
@@ -40,10 +46,29 @@ def create(draft: Draft, model: Model, cause: Cause) -> None:
         since=draft.now,
         ready_since=None,
         credential=None,
-        story=(f"wanted by {cause.value}",),
+        story=(f"wanted by {by}",),
     )
     draft.change(PutReplica(row))
-    draft.event("wanted", row.replica_id, f"by {cause.value}")
+    draft.event("wanted", row.replica_id, f"by {by}")
+
+
+def goes(rows: Iterable[ReplicaRow]) -> str:
+    """How they leave, when they are let go: only what holds devices has anything to drain. "" of none."""
+    held: list[str] = []
+    waiting: list[str] = []
+    for row in rows:
+        (held if row.holds_devices else waiting).append(row.replica_id)
+    parts = []
+    if held:
+        parts.append(f"{_named(held)} {'drains' if len(held) == 1 else 'drain'}")
+    if waiting:
+        why = "goes, for it holds" if len(waiting) == 1 else "go, for they hold"
+        parts.append(f"{_named(waiting)} {why} no GPU")
+    return " and ".join(parts)
+
+
+def _named(names: list[str]) -> str:
+    return ", ".join(sorted(names)) if len(names) <= NAMED_MOST else counted(len(names), "replica")
 
 
 def leaving_wish(row: ReplicaRow) -> Wish:
