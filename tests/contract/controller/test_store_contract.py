@@ -300,7 +300,13 @@ async def test_events_come_newest_first_and_filtered(world: "World") -> None:
     assert (events[0].term, events[0].severity, events[0].at) == (term, Severity.TROUBLE, T + 2)
     assert [e.text for e in await world.store.events(since=T + 1, subject=None, limit=10)] == ["2", "1"]
     assert [e.text for e in await world.store.events(since=None, subject="m/1", limit=10)] == ["2", "0"]
-    assert [e.text for e in await world.store.events(since=None, subject=None, limit=1)] == ["2"]
+    assert [e.text for e in await world.store.events(since=None, subject="m", limit=10)] == ["2", "0"]
+    assert await world.store.events(since=None, subject="m/", limit=10) == []
+    assert await world.store.events(since=None, subject="n", limit=10) == [], "a name's begin is no name"
+    await world.store.commit(term, [PutEvent(T + 3, "kind", "n1:0", "3", Severity.TROUBLE)])
+    assert [e.text for e in await world.store.events(since=None, subject="n1", limit=10)] == ["3", "1"]
+    assert [e.text for e in await world.store.events_after(0, subject="n1", limit=10)] == ["1", "3"]
+    assert [e.text for e in await world.store.events(since=None, subject=None, limit=1)] == ["3"]
 
 
 async def test_old_events_are_forgotten_by_the_leader_only(world: "World") -> None:

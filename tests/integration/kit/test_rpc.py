@@ -131,3 +131,12 @@ async def test_pings_over_a_silent_stream_are_allowed_and_only_our_key_allows_th
     )
     assert lived is None
     assert died is grpc.StatusCode.UNAVAILABLE
+
+
+@pytest.mark.parametrize("given", ["m" * 100_000, "世" * 100_000, "a b " * 100_000, "\udcff"])
+async def test_an_error_that_quotes_what_was_asked_keeps_its_meaning(given):
+    error = await ask(NotFound(f"no model {given} in the catalog", code="x", next_steps=[given] * 50))
+    assert type(error) is NotFound
+    assert error.code == "x"
+    assert error.text.startswith("no model ")
+    assert len(error.text) <= rpc.DETAIL_TEXT_MOST

@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from llmgw.v1 import operator_pb2 as pb
 from llmgw_controller.cli import bench, capacity, weights
 from llmgw_controller.cli.page import Page
-from llmgw_controller.cli.terminal import LINE_MOST, Lines, printable
+from llmgw_controller.cli.terminal import LINE_MOST, Lines
+from llmgw_kit.text import visible
 
 INFO = pb.ViewInfo(cluster="c", at_unix_s=1_900_000_000, age_s=2, leader_name="l", term=3, store="memory")
 
@@ -30,12 +31,12 @@ INFO = pb.ViewInfo(cluster="c", at_unix_s=1_900_000_000, age_s=2, leader_name="l
     ],
 )
 def test_controls_are_shown_and_letters_left_alone(text: str, shown: str) -> None:
-    assert printable(text) == shown
+    assert visible(text) == shown
 
 
 @given(st.text())
 def test_nothing_that_is_shown_can_hurt(text: str) -> None:
-    shown = printable(text)
+    shown = visible(text)
     assert not [c for c in shown if (ord(c) < 32 and c not in "\n\t") or 0x7F <= ord(c) <= 0x9F]
     assert "\x1b" not in shown
 

@@ -305,3 +305,16 @@ async def test_who_follows_from_a_time_gets_all_since_then_not_the_last_thousand
     first = await anext(aiter(stream))
     assert first.events[0].text == "0"
     await stream.aclose()  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("at", [-8.64e18, 8.64e18])
+async def test_a_time_that_no_store_has_is_the_callers_mistake(seat: Seat, at: float) -> None:
+    with pytest.raises(InvalidRequest, match="since_unix_s"):
+        await seat.operator.ListEvents(pb.ListEventsRequest(since_unix_s=at), None)
+    with pytest.raises(InvalidRequest, match="since_unix_s"):
+        await seat.operator.ListEvictions(pb.ListEvictionsRequest(since_unix_s=at), None)
+    with pytest.raises(InvalidRequest, match="since_unix_s"):
+        async for _ in seat.operator.WatchEvents(pb.WatchEventsRequest(since_unix_s=at), None):
+            pass
+    with pytest.raises(InvalidRequest, match="at_unix_s"):
+        await status(seat, at)

@@ -29,6 +29,7 @@ from llmgw_kit.errors import (
     StartupError,
     Unavailable,
 )
+from llmgw_kit.text import shortened, storable
 
 log = logging.getLogger(__name__)
 
@@ -39,6 +40,10 @@ KEEPALIVE_TIMEOUT_S = 10.0
 MAX_MESSAGE_BYTES = 64 * 1024 * 1024
 
 DETAIL_KEY = "llmgw-error-bin"
+
+#: Errors travel as metadata, of which peers take 8 KiB in all: more, and the caller is told that instead of
+#: the error. The plain text is for other tools (each of its bytes may take three); the detail has the whole.
+TEXT_MOST, DETAIL_TEXT_MOST, STEP_MOST, DETAIL_MOST_BYTES = 200, 1000, 500, 4000
 
 Options = list[tuple[str, Any]]
 
@@ -136,7 +141,13 @@ STATUS: tuple[tuple[type[LlmgwError], grpc.StatusCode], ...] = (
 
 def detail_of(error: LlmgwError) -> common_pb2.ErrorDetail:
     """The error as it travels beside the status."""
-    detail = common_pb2.ErrorDetail(code=error.code, text=error.text, next_steps=error.next_steps)
+    detail = common_pb2.ErrorDetail(
+        code=error.code,
+        text=shortened(storable(error.text), most=DETAIL_TEXT_MOST),
+        next_steps=[shortened(storable(step), most=STEP_MOST) for step in error.next_steps],
+    )
+    while detail.ByteSize() > DETAIL_MOST_BYTES and detail.next_steps:
+        detail.next_steps.pop()
     if isinstance(error, Unavailable) and error.retry_after_s is not None:
         detail.retry_after_s = error.retry_after_s
     if isinstance(error, NotLeader) and error.leader_address is not None:
@@ -147,7 +158,11 @@ def detail_of(error: LlmgwError) -> common_pb2.ErrorDetail:
 async def abort_with(context: grpc.aio.ServicerContext[Any, Any], error: LlmgwError) -> NoReturn:
     """End a call with what `error` means."""
     status = next(status for kind, status in STATUS if isinstance(error, kind))
-    await context.abort(status, error.text, ((DETAIL_KEY, detail_of(error).SerializeToString()),))
+    await context.abort(
+        status,
+        shortened(storable(error.text), most=TEXT_MOST),
+        ((DETAIL_KEY, detail_of(error).SerializeToString()),),
+    )
 
 
 def error_from(e: grpc.aio.AioRpcError, *, peer: str) -> LlmgwError:

@@ -12,6 +12,7 @@ _LINE_ENDS = re.compile(r"\r\n?")
 #: All controls but tab and line feed, and halves of characters (lone surrogates).
 _UNPRINTABLE = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff]")
 _UNSTORABLE = re.compile("[\x00\ud800-\udfff]")
+_LONG_WORD = re.compile(r"\S{201,}")
 _REPLACEMENT = "\ufffd"
 #: Controls (C0 but newline and tab, DEL, C1), what changes the direction of text or joins unseen, and halves
 #: of characters, which no terminal can be sent.
@@ -43,6 +44,13 @@ def _shown(found: re.Match[str]) -> str:
     if code < 0x20 or code == 0x7F:
         return "^" + chr(code ^ 0x40)
     return f"<U+{code:04X}>" if unicodedata.category(found[0]) != "Cc" else f"<{code:02X}>"
+
+
+def shortened(text: str, *, most: int) -> str:
+    """For an answer that quotes what was asked: words nobody types, of more than 200 characters, are cut to
+    80, and the whole to `most`."""
+    text = _LONG_WORD.sub(lambda found: f"{found[0][:80]}…", text)
+    return text if len(text) <= most else f"{text[: most - 1]}…"
 
 
 def storable(text: str) -> str:

@@ -1,6 +1,7 @@
 """What the controller needs from outside. Each port has a real adapter and an in-memory one, and one
 contract suite that both pass."""
 
+import re
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Literal, Protocol
@@ -90,6 +91,17 @@ class EventRow:
     severity: Severity
 
 
+#: What follows a subject's name in the names of its parts: a model's replica `m/1`, a node's device `n1:0`.
+PART = "[/:][0-9.]+"
+
+
+def is_about(subject: str, asked: str) -> bool:
+    """Whether an event of `subject` is told to who asks for `asked`: the same, or a part of it."""
+    return subject == asked or (
+        subject.startswith(asked) and re.fullmatch(PART, subject[len(asked) :], re.ASCII) is not None
+    )
+
+
 #: Of each model, profile and GPU class; older runs are forgotten as new ones come.
 BENCHMARKS_KEPT = 20
 
@@ -149,7 +161,8 @@ class Store(Protocol):
     async def events(
         self, *, since: float | None, until: float | None = None, subject: str | None, limit: int
     ) -> list[EventRow]:
-        """Newest first; both bounds are part of it. Raises Unavailable."""
+        """Newest first; both bounds are part of it. A subject has its parts with it: a model its replicas, a
+        node its devices. Raises Unavailable."""
         ...
 
     async def first_event(self, since: float) -> int | None:

@@ -96,7 +96,11 @@ class WeightsDesk:
             await cancel_all(task)
             self._refuse_if_used(key, force=force)
         if self._weights.fetching(key):
-            raise Conflict(f"{key} is being fetched for a start", code="in_use")
+            raise Conflict(
+                f"{key} is in use: it is being fetched for a start; remove it when that replica is ready "
+                "or has been stopped",
+                code="in_use",
+            )
         asked_for = self._failed.pop(key, None) is not None or task is not None
         mapped = self.users().get(key, ())
         try:
@@ -118,7 +122,12 @@ class WeightsDesk:
     def _refuse_if_used(self, key: WeightsKey, *, force: bool) -> None:
         users = self.users().get(key, ())
         opening = [one for one in users if self._shards()[one].state in _BEFORE_OPENING]
-        blocking = opening if force else users
+        if opening:
+            raise Conflict(
+                f"{key} is in use by {', '.join(opening)}: a start is under way that will open it "
+                "in a moment; remove it when that replica is ready or has been stopped", code="in_use",
+            )  # fmt: skip
+        blocking = () if force else users
         if blocking:
             raise Conflict(
                 f"{key} is in use by {', '.join(blocking)}", code="in_use",

@@ -13,7 +13,7 @@ from llmgw_controller.core.benchmarks import BenchmarkRun
 from llmgw_controller.core.plan import Change, PutEvent
 from llmgw_controller.core.state import EvictionRow, Stored
 from llmgw_controller.core.storing import as_storable
-from llmgw_controller.ports import BENCHMARKS_KEPT, ClaimTaken, EventRow, Fenced
+from llmgw_controller.ports import BENCHMARKS_KEPT, ClaimTaken, EventRow, Fenced, is_about
 from llmgw_kit.ids import LeaseTerm, ModelId
 
 #: Memory is not a log: the newest events, and no more.
@@ -78,7 +78,7 @@ class MemoryStore:
             for event in reversed(self._events)
             if (since is None or event.at >= since)
             and (until is None or event.at <= until)
-            and (subject is None or event.subject == subject)
+            and (subject is None or is_about(event.subject, subject))
         )
         return [event for event, _ in zip(found, range(limit), strict=False)]
 
@@ -101,7 +101,7 @@ class MemoryStore:
         found = (
             event
             for event in self._events
-            if event.event_id > event_id and (subject is None or event.subject == subject)
+            if event.event_id > event_id and (subject is None or is_about(event.subject, subject))
         )
         return [event for event, _ in zip(found, range(limit), strict=False)]
 

@@ -18,7 +18,7 @@ from llmgw_controller.core.benchmarks import BenchmarkRun
 from llmgw_controller.core.plan import Change, Severity
 from llmgw_controller.core.state import EvictionRow, Stored
 from llmgw_controller.core.storing import as_storable
-from llmgw_controller.ports import ClaimTaken, EventRow, Fenced
+from llmgw_controller.ports import PART, ClaimTaken, EventRow, Fenced
 from llmgw_kit.ids import LeaseTerm, ModelId
 from llmgw_kit.postgres import IDLE_IN_TRANSACTION_S, Postgres
 
@@ -32,18 +32,20 @@ SELECT set_config('idle_in_transaction_session_timeout', '{int(IDLE_IN_TRANSACTI
   FROM controller_lease WHERE name = $1 AND term = $2 AND expires_at > clock_timestamp() FOR KEY SHARE
 """
 
-_EVENTS = """
+_PART = f"starts_with(subject, $2) AND substr(subject, length($2) + 1) ~ '^{PART}$'"
+
+_EVENTS = f"""
 SELECT event_id, extract(epoch FROM at)::float8 AS at, term, kind, subject, text, severity FROM events
- WHERE ($1::float8 IS NULL OR at >= to_timestamp($1)) AND ($2::text IS NULL OR subject = $2)
+ WHERE ($1::float8 IS NULL OR at >= to_timestamp($1)) AND ($2::text IS NULL OR subject = $2 OR {_PART})
    AND ($4::float8 IS NULL OR at <= to_timestamp($4))
  ORDER BY event_id DESC LIMIT $3
 """
 
 _FIRST_EVENT = "SELECT min(event_id) FROM events WHERE at >= to_timestamp($1)"
 
-_EVENTS_AFTER = """
+_EVENTS_AFTER = f"""
 SELECT event_id, extract(epoch FROM at)::float8 AS at, term, kind, subject, text, severity FROM events
- WHERE event_id > $1 AND ($2::text IS NULL OR subject = $2)
+ WHERE event_id > $1 AND ($2::text IS NULL OR subject = $2 OR {_PART})
  ORDER BY event_id LIMIT $3
 """
 

@@ -11,11 +11,11 @@ from llmgw_controller.cli.as_json import head
 from llmgw_controller.cli.page import Column, Page, table, wrapped
 from llmgw_controller.cli.session import Commands, Session
 from llmgw_controller.cli.stream import each
-from llmgw_controller.cli.terminal import printable, say
+from llmgw_controller.cli.terminal import say
 from llmgw_controller.cli.text import count, duration, iso, moment
 from llmgw_controller.cli.views.common import first_line
 from llmgw_kit.errors import Conflict
-from llmgw_kit.text import in_one_line
+from llmgw_kit.text import in_one_line, visible
 
 
 @click.group(cls=Commands)
@@ -160,7 +160,7 @@ class _Table:
                 self._began = True
             click.echo(_level(message.point))
             if message.point.HasField("failure"):
-                why = printable(message.point.failure).partition("\n")[0][:70]
+                why = visible(message.point.failure).partition("\n")[0][:70]
                 say(f" * {message.point.failed} failed, one of them: {why}")
         if message.HasField("run"):
             run = message.run

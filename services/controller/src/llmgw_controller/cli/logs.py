@@ -9,7 +9,8 @@ from llmgw.v1 import operator_pb2 as pb
 from llmgw_controller.cli.exits import EXIT_TROUBLE
 from llmgw_controller.cli.session import Session
 from llmgw_controller.cli.stream import each
-from llmgw_controller.cli.terminal import Lines, printable, say
+from llmgw_controller.cli.terminal import Lines, say
+from llmgw_kit.text import in_one_line
 
 MISSING = "lines are missing here: the log was cut, or was not read fast enough"
 
@@ -51,7 +52,7 @@ class _AsText:
         sys.stdout.flush()
 
     def _print(self, shard_id: str, lines: list[str]) -> None:
-        lead = f"{printable(shard_id)} | " if len(self._lines) > 1 else ""
+        lead = f"{in_one_line(shard_id)} | " if len(self._lines) > 1 else ""
         for line in lines:
             self._any = True
             click.echo(lead + line)

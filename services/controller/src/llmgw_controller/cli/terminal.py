@@ -6,7 +6,7 @@ import codecs
 
 import click
 
-from llmgw_kit.text import visible as printable
+from llmgw_kit.text import visible
 
 #: A line without an end is shown in parts of this many characters rather than kept.
 LINE_MOST = 8192
@@ -14,7 +14,7 @@ LINE_MOST = 8192
 
 def say(text: str, *, err: bool = False) -> None:
     """One line or more that are no page's. Whoever wrote it, nothing in it moves the cursor."""
-    click.echo(printable(text), err=err)
+    click.echo(visible(text), err=err)
 
 
 class Lines:
@@ -29,7 +29,7 @@ class Lines:
         text = self._rest + self._decode(data)
         # Kept for the next piece: it may be half of "\r\n".
         held = text[-1:] if text.endswith("\r") else ""
-        *lines, self._rest = printable(text[: len(text) - len(held)]).split("\n")
+        *lines, self._rest = visible(text[: len(text) - len(held)]).split("\n")
         self._rest += held
         while len(self._rest) > LINE_MOST:
             lines.append(self._rest[:LINE_MOST])
@@ -38,5 +38,5 @@ class Lines:
 
     def rest(self) -> list[str]:
         """A last line that never ended."""
-        rest, self._rest = printable(self._rest + self._decode(b"", final=True)), ""
+        rest, self._rest = visible(self._rest + self._decode(b"", final=True)), ""
         return [line for line in rest.split("\n") if line]

@@ -68,7 +68,9 @@ def weights_prefetch(session: Session, model: str, nodes: tuple[str, ...], *, dr
 @click.argument("version")
 @click.option("--node", "nodes", multiple=True, help="Only from this node; repeatable.")
 @click.option(
-    "--force", is_flag=True, help="Also under an engine that uses it: its bytes come free when it ends."
+    "--force",
+    is_flag=True,
+    help="Also under an engine that has opened it: its bytes come free when it ends. Never during a start.",
 )
 @click.option("--dry-run", is_flag=True, help="Say from where; nothing is removed.")
 @click.pass_obj

@@ -11,14 +11,29 @@ from llmgw_controller.office import Office
 from llmgw_controller.ports import Fenced
 from llmgw_controller.reign import Reign
 from llmgw_controller.whole_status import about, viewed
-from llmgw_kit.errors import LlmgwError, NotFound
+from llmgw_kit.errors import InvalidRequest, LlmgwError, NotFound
 from llmgw_kit.names import did_you_mean
 
 #: grpc.aio's generics exist in its type stubs only, and no method here looks at it.
 Context = Any
 
+#: The end of the year 9999, beyond which no store has a date. Unix seconds.
+LAST_MOMENT_S = 253_402_300_799.0
+
 #: A leader reads its rows within milliseconds; who asks just then waits for that.
 VIEW_WAIT_S = 2.0
+
+
+def moment(request: Any, field: str) -> float | None:
+    """A time of a request in unix seconds, None where it has none. Raises InvalidRequest for what is no time:
+    a store would fail on it, and that would look like a bug."""
+    if not request.HasField(field):
+        return None
+    given = float(getattr(request, field))
+    # Also false for what is no number.
+    if not 0 <= given <= LAST_MOMENT_S:
+        raise InvalidRequest(f"{field} is {given:g}; expected unix seconds from 0 to {LAST_MOMENT_S:.0f}")
+    return given
 
 
 class Desk:

@@ -4,8 +4,8 @@ from collections.abc import AsyncIterator
 
 from llmgw.v1 import operator_pb2 as pb
 from llmgw_controller import wire_operator
-from llmgw_controller.operator.desk import Context, Desk
-from llmgw_controller.ports import EventRow
+from llmgw_controller.operator.desk import Context, Desk, moment
+from llmgw_controller.ports import EventRow, is_about
 from llmgw_controller.reign import Reign
 from llmgw_kit.errors import Unavailable
 
@@ -25,9 +25,10 @@ class Events(Desk):
 
     async def ListEvents(self, request: pb.ListEventsRequest, context: Context) -> pb.ListEventsResponse:
         """The log, newest first."""
+        since = moment(request, "since_unix_s")
         reign, view = await self._view()
         rows = await reign.world.store.events(
-            since=request.since_unix_s if request.HasField("since_unix_s") else None,
+            since=since,
             subject=request.subject if request.HasField("subject") else None,
             limit=min(request.limit or EVENTS_MAX, EVENTS_MAX),
         )
@@ -39,6 +40,7 @@ class Events(Desk):
     ) -> AsyncIterator[pb.WatchEventsResponse]:
         """Those asked for, oldest first, then each as it is committed, until the term ends. Raises NotLeader
         then: whoever follows goes on at the new leader after its last event."""
+        moment(request, "since_unix_s")
         reign = await self._reign()
         if self._followers >= FOLLOWERS_MAX:
             raise Unavailable(
@@ -52,7 +54,7 @@ class Events(Desk):
             async for rows in self._following(reign, request):
                 events = [wire_operator.event(row) for row in rows]
                 if request.HasField("subject"):
-                    events = [one for one in events if one.subject == request.subject]
+                    events = [one for one in events if is_about(one.subject, request.subject)]
                 if events:
                     yield pb.WatchEventsResponse(events=events)
         finally:

@@ -9,7 +9,7 @@ from llmgw_controller import wire_room
 from llmgw_controller.core.holdings import Holdings, holdings, let_go_idle, may_reclaim
 from llmgw_controller.core.idleness import verdicts
 from llmgw_controller.core.state import Snapshot
-from llmgw_controller.operator.desk import Context, Desk
+from llmgw_controller.operator.desk import Context, Desk, moment
 from llmgw_controller.reign import Reign
 from llmgw_kit.errors import InvalidRequest, Unavailable
 from llmgw_kit.ids import ModelId
@@ -61,13 +61,14 @@ class Room(Desk):
         self, request: pb.ListEvictionsRequest, context: Context
     ) -> pb.ListEvictionsResponse:
         """Receipts, newest first; also of models that have left the catalog."""
+        since = moment(request, "since_unix_s")
         reign, view = await self._view()
         model: ModelId | None = None
         if request.HasField("model"):
             known = reign.ledger.catalog.resolve(request.model)
             model = known.name if known is not None else ModelId(request.model)
         rows = await reign.world.store.evictions(
-            since=request.since_unix_s if request.HasField("since_unix_s") else None,
+            since=since,
             model=model,
             limit=RECEIPTS_MAX,
         )

@@ -7,7 +7,7 @@ from llmgw_controller import wire_explained, wire_nodes, wire_replicas
 from llmgw_controller.core.idleness import verdicts
 from llmgw_controller.core.why import why
 from llmgw_controller.history import status_at
-from llmgw_controller.operator.desk import Context, Desk
+from llmgw_controller.operator.desk import Context, Desk, moment
 from llmgw_controller.whole_status import whole_status
 from llmgw_kit.errors import NotFound
 from llmgw_kit.ids import ModelId
@@ -19,9 +19,10 @@ class Views(Desk):
 
     async def GetStatus(self, request: pb.GetStatusRequest, context: Context) -> pb.GetStatusResponse:
         """The whole view, now or as it was recorded."""
+        at = moment(request, "at_unix_s")
         reign = await self._reign()
-        if request.HasField("at_unix_s"):
-            return await status_at(reign.world.store, request.at_unix_s, reign.tenure.now())
+        if at is not None:
+            return await status_at(reign.world.store, at, reign.tenure.now())
         return await whole_status(reign)
 
     async def ListNodes(self, request: pb.ListNodesRequest, context: Context) -> pb.ListNodesResponse:
