@@ -15,9 +15,9 @@ from llmgw_controller.core.routes import routes
 from llmgw_controller.core.state import AttemptRow, Phase, ReplicaRow, Wish
 from llmgw_controller.core.view import fleet_view
 from llmgw_controller.deployment_changes import pin_model, start_model, stop_model
-from llmgw_controller.model_changes import apply_model, remove_model
+from llmgw_controller.model_changes import apply_model, apply_models, remove_model
 from llmgw_controller.reign import Reign
-from llmgw_kit.errors import NotFound
+from llmgw_kit.errors import InvalidRequest, NotFound
 from llmgw_kit.ids import ModelId, NodeId, ReplicaId
 from llmgw_kit.testing.clock import FakeClock
 
@@ -200,3 +200,13 @@ async def test_what_holds_nothing_is_not_said_to_drain(nodes: int) -> None:
     reign.ledger.commit = listening  # type: ignore[method-assign]
     await remove_model(reign, "tiny", dry_run=False)
     assert committed == [f"removed; {leaves}"]
+
+
+@pytest.mark.parametrize("dry_run", [True, False])
+async def test_a_dry_run_finds_what_an_apply_finds(dry_run: bool) -> None:
+    reign = await reign_on(FakeClock(), models=())
+    profile = {**KEPT["profiles"][0], "args": ["\ud800"]}  # type: ignore[index]
+    with pytest.raises(InvalidRequest, match="half a character"):
+        await apply_model(reign, json.dumps({**KEPT, "profiles": [profile]}), dry_run=dry_run)
+    with pytest.raises(InvalidRequest, match="two models are named 'tiny'"):
+        await apply_models(reign, [json.dumps(KEPT)] * 2, dry_run=dry_run)

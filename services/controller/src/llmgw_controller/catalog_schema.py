@@ -23,6 +23,8 @@ ENVIRONMENT_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,255}")
 STRING_MOST = 127 * 1024
 #: Of files, arguments, variables and names of one kind.
 ITEMS_MOST = 4096
+#: Of a file below its version: what file systems take, less where the version lies.
+PATH_MOST, PART_MOST = 1024, 255
 #: The largest file of ext4, and more memory than a GPU has.
 BYTES_MOST = 16 * 2**40
 MONTH_S, YEAR_S = 30 * 86_400, 366 * 86_400
@@ -78,6 +80,11 @@ def _relative_path(given: str) -> str:
             f"{shown(given)} is not a path inside the version; expected printable parts joined by /, no .. "
             "among them"
         )
+    if len(given.encode()) > PATH_MOST or any(len(part.encode()) > PART_MOST for part in parts):
+        raise ValueError(
+            f"{shown(given)} is too long a path; expected at most {PATH_MOST} bytes, and {PART_MOST} "
+            "between two /"
+        )
     return given
 
 
@@ -86,7 +93,11 @@ def _url(given: str) -> str:
         raise ValueError(
             f"{shown(given)} is not a URL; expected one line without blanks and control characters"
         )
-    split = urlsplit(given)
+    try:
+        split = urlsplit(given)
+        _ = split.port  # judged only when it is asked for
+    except ValueError as e:
+        raise ValueError(f"{shown(given)} is not a URL: {e}") from None
     if split.scheme not in ("http", "https", "file"):
         raise ValueError(f"{shown(given)} is not a weights URL; expected http://, https:// or file://")
     if split.scheme == "file" and (split.netloc or not split.path.startswith("/")):

@@ -103,7 +103,7 @@ def model_remove(session: Session, name: str, *, dry_run: bool) -> None:
         )
         return
     what = "would be removed" if dry_run else "removed"
-    say(f"{name}: {what}" + (f"; draining {', '.join(stopping)}" if stopping else ""))
+    say(f"{name}: {what}" + (f"; leaving: {', '.join(stopping)}" if stopping else ""))
 
 
 @model.command("activate")
