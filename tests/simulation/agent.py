@@ -4,7 +4,6 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from llmgw_controller.core.state import (
-    DeviceReport,
     Exit,
     NodeRow,
     ReplicaRow,
@@ -18,54 +17,14 @@ from llmgw_kit.ids import NodeId, SessionEpoch, ShardId
 from tests.simulation import engines
 from tests.simulation.checks import Engine
 from tests.simulation.hardware import Hardware, device_rows
-from tests.simulation.world import Pipe
+from tests.simulation.said import Beat, Desired, Hello, Stream, Told, Welcome
 
 if TYPE_CHECKING:
-    from tests.simulation.controller import Controller
     from tests.simulation.sim import Sim
 
 BEAT_S = 5.0
 #: gRPC keepalive: a peer that answers nothing for so long is given up.
 KEEPALIVE_S = 20.0
-
-
-@dataclass(frozen=True)
-class Hello:
-    node: NodeRow
-    instance: str
-    highest_term: int
-    reports: tuple[ShardReport, ...]
-    devices: tuple[DeviceReport, ...]
-
-
-@dataclass(frozen=True)
-class Beat:
-    epoch: SessionEpoch
-    reports: tuple[ShardReport, ...]
-    devices: tuple[DeviceReport, ...]
-
-
-@dataclass(frozen=True)
-class Welcome:
-    term: int
-    epoch: SessionEpoch
-
-
-@dataclass(frozen=True)
-class Desired:
-    term: int
-    shards: tuple[tuple[ReplicaRow, ShardRow, Wish, str], ...]
-
-
-@dataclass(frozen=True)
-class Told:
-    """StartShard, DrainShard or StopShard."""
-
-    term: int
-    row: ReplicaRow
-    shard: ShardRow
-    wish: Wish
-    reason: str
 
 
 @dataclass
@@ -80,19 +39,6 @@ class Held:
     adopted: bool = False
     probed: bool = False
     stop_reason: str = ""
-
-
-class Stream:
-    """One attempt at a session; both ends hold it, either may find it dead."""
-
-    def __init__(self, sim: "Sim", agent: "Agent", controller: "Controller") -> None:
-        self.agent = agent
-        self.controller = controller
-        self.up = Pipe(sim.world, lambda message: controller.hear(self, message), lambda: agent.held("up"))
-        self.down = Pipe(sim.world, lambda message: agent.hear(self, message), lambda: agent.held("down"))
-
-    def close(self) -> None:
-        self.up.open = self.down.open = False
 
 
 @dataclass

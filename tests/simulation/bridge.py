@@ -24,8 +24,8 @@ from llmgw_kit.errors import LlmgwError
 from llmgw_kit.ids import ModelId
 from llmgw_kit.lifecycle import cancel_all
 from tests.simulation import wire
-from tests.simulation.agent import Beat, Hello, Stream
 from tests.simulation.controller import VIEW_EVERY, Routes
+from tests.simulation.said import Beat, Hello, Stream
 from tests.simulation.shared import LeasePort, NoWeights, RedisPort, StorePort
 from tests.simulation.store import MARGIN_S, TTL_S
 from tests.simulation.virtual import GatedClock

