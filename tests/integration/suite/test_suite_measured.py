@@ -35,7 +35,7 @@ async def test_weights_come_to_both_nodes_before_anything_starts(shared_suite: S
 
 
 async def test_llama_cpp_is_driven_measured_and_answers_for_capacity(shared_suite: Suite) -> None:
-    await asked(shared_suite, "bench", "run", "tiny", code=64)  # nothing runs: the way out is told
+    await asked(shared_suite, "bench", "run", "tiny", code=1)  # nothing runs: the way out is told
     text = await asked(shared_suite, "capacity", "tiny", code=2)
     assert "was never measured: llmgwctl bench run tiny" in text
     await asked(shared_suite, "model", "activate", "tiny")
@@ -65,7 +65,7 @@ async def test_llama_cpp_is_driven_measured_and_answers_for_capacity(shared_suit
 async def test_what_the_engine_maps_is_kept_and_its_log_can_be_read(shared_suite: Suite) -> None:
     used = next(one for one in await listed(shared_suite) if one["used_by"])
     assert used["used_by"] == ["tiny/1"]
-    text = await asked(shared_suite, "weights", "remove", "tiny", used["version"], code=64)
+    text = await asked(shared_suite, "weights", "remove", "tiny", used["version"], code=1)
     assert f"is in use on {used['node']} by tiny/1; nothing was removed" in text
     spare = next(one["node"] for one in await listed(shared_suite) if one["node"] != used["node"])
     text = await asked(

@@ -6,6 +6,7 @@ import sys
 import pytest
 
 from llmgw_controller.cli import main
+from llmgw_kit.errors import Conflict, Denied, InvalidRequest, NotFound, Unavailable
 
 
 def run(monkeypatch, capsys, *args: str) -> tuple[int, str, str]:
@@ -112,6 +113,28 @@ def test_a_file_that_no_model_can_be_is_usage(monkeypatch, capsys, tmp_path, tex
     assert "Traceback" not in err
 
 
+@pytest.mark.parametrize(
+    ("error", "status"),
+    [
+        (InvalidRequest("no such thing"), 64),
+        (NotFound("no node n9"), 64),
+        (Conflict("in use by tiny/1", code="in_use"), 1),
+        (Conflict("clients use it", code="busy"), 1),
+        (Conflict("it is not lost", code="node_heard"), 1),
+        (Denied("who are you"), 1),
+        (Unavailable("nobody leads"), 2),
+    ],
+)
+def test_wrong_words_are_64_and_what_the_fleets_state_refuses_is_1(monkeypatch, capsys, error, status):
+    def refused(*_, **__):
+        raise error
+
+    monkeypatch.setattr(main, "ctl", refused)
+    code, out, err = run(monkeypatch, capsys, "status")
+    assert (code, out) == (status, "")
+    assert err == f"error: {error.text}\n"
+
+
 def test_a_bug_is_one_line_and_its_traceback_is_asked_for(monkeypatch, capsys):
     def broken(*_, **__):
         raise ZeroDivisionError("by\x1b[31m zero")
@@ -124,3 +147,9 @@ def test_a_bug_is_one_line_and_its_traceback_is_asked_for(monkeypatch, capsys):
     monkeypatch.setattr(sys, "argv", ["llmgwctl", "status"])
     with pytest.raises(ZeroDivisionError):
         main.cli()
+
+
+def test_no_short_help_is_cut(monkeypatch, capsys):
+    monkeypatch.setenv("COLUMNS", "80")
+    _, out, _ = run(monkeypatch, capsys, "--help")
+    assert "..." not in out

@@ -1,9 +1,10 @@
 """What `llmgwctl` exits with.
 
 0    fine
-1    trouble was found, the call failed in a way that has no number of its own, or a bug of llmgwctl
+1    trouble was found; the words are right and the fleet's state refuses them (in use, busy, not ready);
+     or the call failed in a way that has no number of its own, a bug of llmgwctl among them
 2    no fresh data: no leader answers, or what it told is old
-64   usage: the words typed, or what they name, are wrong (EX_USAGE of sysexits.h)
+64   usage: the words typed are wrong, or name what is not there (EX_USAGE of sysexits.h)
 130  ended with Ctrl-C (128 and the number of SIGINT, as shells count)
 
 `why` answers with its number: 0 fits now, 10 fits after an eviction, 11 never fits.

@@ -31,7 +31,7 @@ from llmgw_controller.cli.page import WIDTH
 from llmgw_controller.cli.session import Commands, Session
 from llmgw_controller.cli.terminal import say
 from llmgw_kit.addresses import HostPort, parse_host_ports
-from llmgw_kit.errors import Conflict, InvalidRequest, LlmgwError, NotFound, Unavailable
+from llmgw_kit.errors import InvalidRequest, LlmgwError, NotFound, Unavailable
 from llmgw_kit.lifecycle import print_error
 from llmgw_kit.text import is_storable
 
@@ -138,7 +138,7 @@ def cli() -> NoReturn:
         _fail(InvalidRequest(e.format_message()), EXIT_USAGE)
     except (NoController, Unavailable) as e:
         _fail(e, EXIT_NO_DATA)
-    except (InvalidRequest, NotFound, Conflict) as e:
+    except (InvalidRequest, NotFound) as e:
         _fail(e, EXIT_USAGE)
     except BrokenPipeError:
         # Whoever read has enough, as `| head` does; nothing is left to flush to.
