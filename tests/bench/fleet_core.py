@@ -26,6 +26,7 @@ from llmgw_controller.core.state import EvictionPolicy, NodeHeard, Phase, ShardS
 from llmgw_controller.core.view import fleet_view
 from llmgw_kit.ids import ModelId, NodeId
 from tests.unit.controller.build import (
+    GIB,
     NOW,
     TERM_STARTED,
     activity,
@@ -110,9 +111,13 @@ def crowded(full: Snapshot, eviction: EvictionPolicy) -> Snapshot:
     catalog = {**full.catalog.models}
     for name, one in catalog.items():
         catalog[name] = replace(one, min_residency_s=0.0, idle_after_s=IDLE_AFTER_S)
-    wide = profile("wide", gpus_per_node=DEVICES, tensor_parallel=DEVICES)
     rows = {**full.stored.replicas}
     for number in range(WAITING):
+        # Of several shapes, so that the planner must search for each of them.
+        wide = profile(
+            "wide", nodes=1 + number % 4, gpus_per_node=DEVICES, tensor_parallel=DEVICES,
+            memory_bytes=(1 + number % 5) * GIB,
+        )  # fmt: skip
         waits = model(f"w{number:04}", wide, replicas=1, priority=1)
         catalog[waits.name] = waits
         row = replica(waits, 1, Phase.UNPLACEABLE)

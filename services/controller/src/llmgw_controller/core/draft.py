@@ -35,6 +35,8 @@ class Draft:
         #: Grows with every look at what stands in no row of the subject's own, such as the room there is.
         self.looks = 0
         self._resting: dict[str, tuple[object, ...]] = {}
+        self._common_of: Stored | None = None
+        self._common_now: tuple[object, ...] = ()
         #: None where a later write of the same row has made one pointless.
         self._changes: list[Change | None] = []
         #: Position of the newest change of each replica.
@@ -76,18 +78,24 @@ class Draft:
         it was then: its own `rows`, and what is not of replicas. What agents and routers say does not change
         within a pass."""
         before = self._resting.get(subject)
-        return before is not None and _identical(before, (*self._common(), *rows))
+        return before is not None and _identical(before, (self._common(), *rows))
 
     def rests(self, subject: str, *rows: object) -> None:
         """It found nothing to do on these."""
-        self._resting[subject] = (*self._common(), *rows)
+        self._resting[subject] = (self._common(), *rows)
 
     def _common(self) -> tuple[object, ...]:
+        """One and the same while nothing of it has moved."""
         stored = self.stored
-        return (
-            stored.nodes, stored.tombstones, stored.activations, stored.routers, stored.loads, stored.models,
-            stored.deployments, stored.attempts, stored.evictions, stored.idle_floor,
-        )  # fmt: skip
+        if self._common_of is not stored:
+            found = (
+                stored.nodes, stored.tombstones, stored.activations, stored.routers, stored.loads,
+                stored.models, stored.deployments, stored.attempts, stored.evictions, stored.idle_floor,
+            )  # fmt: skip
+            if not _identical(found, self._common_now):
+                self._common_now = found
+            self._common_of = stored
+        return self._common_now
 
     def plan(self) -> Plan:
         changes = tuple(change for change in self._changes if change is not None)

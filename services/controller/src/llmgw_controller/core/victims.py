@@ -11,7 +11,8 @@ from itertools import combinations
 
 from llmgw_controller.core.catalog import Model, Profile
 from llmgw_controller.core.claims import Rooms
-from llmgw_controller.core.explain import Fit
+from llmgw_controller.core.explain import Fit, Reason
+from llmgw_controller.core.filters import Ask, ask_of, first_reason
 from llmgw_controller.core.placement import Memo, explain
 from llmgw_kit.ids import NodeId, ReplicaId
 
@@ -70,6 +71,8 @@ class _Search:
         self._model = model
         self._profile = profile
         self._all = candidates
+        self._ask: Ask | None = None
+        self._known: dict[tuple[NodeId, frozenset[ReplicaId]], frozenset[ReplicaId] | None] = {}
         self._held: dict[NodeId, list[ReplicaId]] = {}
         for name in sorted(candidates):
             for node_id in candidates[name].node_ids:
@@ -114,7 +117,7 @@ class _Search:
                     (self._key(found - leaving), node_id, found)
                     for node_id in near
                     if node_id in inside and node_id not in taken
-                    if (found := self._on(inside, node_id, alone, None, given=leaving)) is not None
+                    if (found := self._freed(inside, node_id, alone, leaving)) is not None
                 ]
                 if not options:
                     break
@@ -125,7 +128,21 @@ class _Search:
                 yield self._spared(inside, self._profile, leaving)
             else:
                 # What one node lacks beside devices may be on another: begin with all, and spare.
-                yield self._spared(inside, self._profile, frozenset(self._all))
+                yield self._spared(inside, self._profile, self._inside(inside))
+
+    def _inside(self, rooms: Rooms) -> frozenset[ReplicaId]:
+        """All that hold anything there: nobody else need be asked."""
+        return frozenset(name for node_id in rooms for name in self._held.get(node_id, ()))
+
+    def _freed(
+        self, rooms: Rooms, node_id: NodeId, alone: Profile, leaving: frozenset[ReplicaId]
+    ) -> frozenset[ReplicaId] | None:
+        """As `_on`, found once for each set that leaves this node anyhow."""
+        here = leaving.intersection(self._held.get(node_id, ()))
+        if (node_id, here) not in self._known:
+            self._known[node_id, here] = self._on(rooms, node_id, alone, None, given=here)
+        found = self._known[node_id, here]
+        return None if found is None else found | leaving
 
     def _on(
         self,
@@ -164,6 +181,13 @@ class _Search:
         return names
 
     def _fits(self, profile: Profile, rooms: Rooms, leaving: frozenset[ReplicaId]) -> bool:
+        if profile.nodes == 1 and len(rooms) == 1:
+            # Asked for each set of each node: the filters that `explain` asks, without its words.
+            (room,) = rooms.values()
+            if self._ask is None:
+                # All rooms share what was measured, and a search asks for one profile on one node.
+                self._ask = ask_of(self._model, profile, room.measured)
+            return first_reason(room, self._ask, leaving) in (None, Reason.HELD_BY_IDLE)
         return explain(self._model, profile, rooms, evictable=leaving).fit is not Fit.NEVER
 
     def _bound(self, node_id: NodeId, least: int) -> Price:
