@@ -138,3 +138,10 @@ def test_why_says_what_is_in_the_way():
     assert "not measured  until chat serves" in text
     assert "~1 m 15 s     to bring back what leaves" in text
     assert why.exit_code(answer) == 10
+
+
+def test_a_reason_names_its_model_once():
+    rows = fleet.models()
+    rows[1].reason = "big: no node of class H100"
+    lines = rendered(replicas.render_models, pb.ListModelsResponse(info=fleet.info(), models=rows))
+    assert "big: no node of class H100" in lines

@@ -37,7 +37,9 @@ class Latency(click.ParamType[float]):
 @click.option("--inter-token-p95", type=Latency(), help="95 of 100 requests are to have tokens every: 50ms.")
 @click.pass_obj
 def capacity(session: Session, model: str, ttft_p95: float | None, inter_token_p95: float | None) -> None:
-    """How many concurrent requests MODEL carries, now and on what is free, from stored benchmarks."""
+    """How many requests at a time MODEL carries.
+
+    Now, and on what is free, from stored benchmarks."""
 
     def render(page: Page, answer: pb.CapacityResponse) -> int:
         render_capacity(page, answer)

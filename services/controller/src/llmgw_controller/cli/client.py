@@ -44,7 +44,8 @@ async def call_leader(addresses: tuple[HostPort, ...], call: Call[T]) -> T:
         except Unavailable as e:
             if e.code not in ("unreachable", "timed_out"):
                 raise
-            tried[address] = "timed out" if e.code == "timed_out" else "refused"
+            # Of a call that began, the text has its own story, such as that no answer came in time.
+            tried[address] = "timed out" if e.code == "timed_out" else e.text.removeprefix(f"{address} ")
     story = ", ".join(f"{address} {what}" for address, what in tried.items())
     if any(what.startswith("stands by") for what in tried.values()):
         text = f"no controller leads right now ({story})"

@@ -33,7 +33,9 @@ class Asked:
 @click.command()
 @click.pass_obj
 def doctor(session: Session) -> None:
-    """Compare what the database, agents and routers say; exits 1 if any of it disagrees."""
+    """Compare what database, agents and routers say.
+
+    Exits 1 if any of it disagrees."""
     asked, answer, error = asyncio.run(_ask(session.addresses))
     between = view.between(asked)
     trouble = bool(between) or (answer is not None and view.is_trouble(answer))

@@ -27,11 +27,16 @@ RETRY_MOST_S = 10.0
 @click.command()
 @click.option("--follow", "-f", is_flag=True, help="Print events as they come, until Ctrl-C.")
 @click.option("--since", type=Span(), help="Only this far back: 90s, 15m, 3h, 7d.")
-@click.option("--subject", help="Only about this node, replica, model, device.")
+@click.option(
+    "--subject",
+    help="Only about this model and its replicas, node and its devices, replica or device.",
+)
 @click.option("--limit", type=click.IntRange(1, 1000), default=50, show_default=True)
 @click.pass_obj
 def events(session: Session, since: float | None, subject: str | None, limit: int, *, follow: bool) -> None:
-    """What happened, newest first; with --follow oldest first and on and on."""
+    """What happened, newest first; --follow goes on.
+
+    With --follow the oldest stands first."""
     request = pb.ListEventsRequest(subject=subject, limit=limit)
     if since is not None:
         request.since_unix_s = time.time() - since

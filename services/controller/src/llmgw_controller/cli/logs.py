@@ -10,6 +10,7 @@ from llmgw_controller.cli.exits import EXIT_TROUBLE
 from llmgw_controller.cli.session import Session
 from llmgw_controller.cli.stream import each
 from llmgw_controller.cli.terminal import Lines, say
+from llmgw_kit.errors import Unavailable
 from llmgw_kit.text import in_one_line
 
 MISSING = "lines are missing here: the log was cut, or was not read fast enough"
@@ -25,7 +26,13 @@ def replica_logs(session: Session, name: str, rank: int | None, tail: int, *, fo
     """What a replica's engines printed, also one that has exited. Control characters are shown as ^X."""
     request = pb.ReadReplicaLogsRequest(replica_id=name, rank=rank, tail_lines=tail, follow=follow)
     printer = _AsJson() if session.output == "json" else _AsText()
-    session.ask(lambda stub: each(stub.ReadReplicaLogs(request), printer.take))
+    try:
+        session.ask(lambda stub: each(stub.ReadReplicaLogs(request), printer.take))
+    except Unavailable as e:
+        if follow and e.code == "interrupted":
+            go_on = f"go on, a few lines before the end: llmgwctl replica logs {name} --follow --tail 20"
+            raise Unavailable(e.text, code=e.code, next_steps=[*e.next_steps, go_on]) from None
+        raise
     sys.exit(printer.finish())
 
 

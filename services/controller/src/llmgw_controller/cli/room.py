@@ -20,7 +20,9 @@ from llmgw_controller.cli.views import reclaim as reclaim_view
 @click.option("--model", help="Only this model's.")
 @click.pass_obj
 def reclaim(session: Session, *, planned: bool, applied: bool, idle: float | None, model: str | None) -> None:
-    """What can be stopped: idle replicas, most GPU-hours first, with the cost of bringing each back."""
+    """What can be stopped: idle replicas.
+
+    Most GPU-hours first, with the cost of bringing each back."""
     if planned == applied:
         given = "both of --plan and --apply are" if planned else "neither --plan nor --apply is"
         raise click.UsageError(f"{given} given; expected one of them\n  try: llmgwctl reclaim --plan")
@@ -55,7 +57,9 @@ def reclaim(session: Session, *, planned: bool, applied: bool, idle: float | Non
 @click.option("--model", help="Only those that this model left or got room by.")
 @click.pass_obj
 def evictions(session: Session, *, since: float | None, model: str | None) -> None:
-    """Receipts: who left for whom, on what evidence, and what it cost."""
+    """Receipts: who left for whom, and why.
+
+    On what evidence, and what it cost."""
 
     def render(page: Page, answer: pb.ListEvictionsResponse) -> int:
         evictions_view.render(page, answer)

@@ -20,7 +20,7 @@ from llmgw_controller.cli.views import why as why_view
 @click.option("--at", type=Moment(), help="As it was: -2h, 14:05, or 2026-11-30T14:05 (UTC).")
 @click.pass_obj
 def status(session: Session, at: float | None) -> None:
-    """Trouble, capacity, models, and what nobody asks for; now, or as it was."""
+    """Trouble, capacity, models, what nobody asks for."""
 
     def render(page: Page, answer: pb.GetStatusResponse) -> int:
         status_view.render(page, answer)
@@ -36,7 +36,9 @@ def status(session: Session, at: float | None) -> None:
 @click.command()
 @click.pass_obj
 def fabrics(session: Session) -> None:
-    """Fabrics: whole nodes free, the largest replica that fits, now and if idle ones left."""
+    """Fabrics: nodes free, and the largest replica that fits.
+
+    Now, and if the idle ones left."""
 
     async def both(stub: Any) -> tuple[pb.GetStatusResponse, pb.ListNodesResponse]:
         return (
@@ -52,7 +54,7 @@ def fabrics(session: Session) -> None:
 
 
 @click.command()
-@click.option("--all", "every", is_flag=True, help="Every node, not only the first.")
+@click.option("--all", "every", is_flag=True, help="Every node, not only the first page.")
 @click.pass_obj
 def nodes(session: Session, *, every: bool) -> None:
     """Nodes with their devices, trouble first."""
@@ -81,10 +83,10 @@ def gpus(session: Session, node: str | None) -> None:
 
 @click.command()
 @click.option("--model", help="Only this model's.")
-@click.option("--all", "every", is_flag=True, help="Every replica, not only the first.")
+@click.option("--all", "every", is_flag=True, help="Every replica, not only the first page.")
 @click.pass_obj
 def replicas(session: Session, model: str | None, *, every: bool) -> None:
-    """Replicas: where they run, what they do, how long nobody asked."""
+    """Replicas: where they are, how long nobody asked."""
 
     def render(page: Page, answer: pb.ListReplicasResponse) -> int:
         replicas_view.render_replicas(page, answer, every=every)
@@ -126,7 +128,7 @@ def models(session: Session) -> None:
 @click.argument("model")
 @click.pass_obj
 def why(session: Session, model: str) -> None:
-    """Would another replica of MODEL fit, and if not, what is in the way?"""
+    """Would one more of MODEL fit? What is in the way?"""
 
     def render(page: Page, answer: pb.WhyResponse) -> int:
         why_view.render(page, answer)

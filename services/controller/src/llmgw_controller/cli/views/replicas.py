@@ -164,7 +164,8 @@ def render_models(page: Page, answer: pb.ListModelsResponse) -> None:
     table(page, columns, [*(_model(m, now) for m in rows), _total(rows)])
     for m in rows:
         if m.HasField("reason") and m.availability == routing_pb2.MODEL_AVAILABILITY_UNAVAILABLE:
-            wrapped(page, [(f"{m.model}: ", "dim")], m.reason)
+            # A reason that is told to clients as well begins with the model already.
+            wrapped(page, [(f"{m.model}: ", "dim")], m.reason.removeprefix(f"{m.model}: "))
 
 
 def _model(m: pb.ModelRow, now: float) -> tuple[str | Piece, ...]:
