@@ -153,3 +153,18 @@ def test_no_short_help_is_cut(monkeypatch, capsys):
     monkeypatch.setenv("COLUMNS", "80")
     _, out, _ = run(monkeypatch, capsys, "--help")
     assert "..." not in out.partition("Commands:")[2]
+
+
+@pytest.mark.parametrize(
+    ("args", "said"),
+    [
+        (["model", "uncordon", "n1"], "did you mean 'node uncordon'?"),
+        (["forget"], "did you mean 'router forget'?"),
+        (["why", ""], "'' is no model's name"),
+        (["replica", "drain", "m/1", " "], "' ' is no replica's name"),
+    ],
+)
+def test_a_command_of_another_group_and_an_empty_name_are_said(monkeypatch, capsys, args, said):
+    code, _, err = run(monkeypatch, capsys, *args)
+    assert code == 64
+    assert said in err

@@ -58,6 +58,8 @@ class Names(click.ParamType[str]):
         self.kind = kind
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        if not str(value).strip():
+            self.fail(f"{value!r} is no {self.kind}'s name", param, ctx)
         if len(str(value)) > NAME_MOST:
             self.fail(f"a {self.kind} of {len(str(value))} characters; no name is that long", param, ctx)
         return str(value)

@@ -90,5 +90,13 @@ class Commands(click.Group):
         try:
             return super().resolve_command(ctx, args)
         except click.UsageError:
-            near = did_you_mean(args[0], self.list_commands(ctx))
+            near = _elsewhere(ctx, args[0]) or did_you_mean(args[0], self.list_commands(ctx))
             raise click.UsageError(f"no such command {args[0]!r}{near}", ctx) from None
+
+
+def _elsewhere(ctx: click.Context, name: str) -> str:
+    """Where a command stands that was looked for in another group, such as `model uncordon`; or nothing."""
+    root = ctx.find_root().command
+    groups = root.commands.values() if isinstance(root, click.Group) else ()
+    found = [one.name for one in groups if isinstance(one, click.Group) and name in one.commands]
+    return f" (did you mean '{found[0]} {name}'?)" if len(found) == 1 else ""
