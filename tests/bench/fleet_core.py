@@ -19,10 +19,12 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from llmgw_controller.core.apply import apply
+from llmgw_controller.core.heard import NodeHeard, ShardState
 from llmgw_controller.core.idleness import verdicts
 from llmgw_controller.core.reconcile import reconcile
 from llmgw_controller.core.routes import routes
-from llmgw_controller.core.state import EvictionPolicy, NodeHeard, Phase, ShardState, Snapshot
+from llmgw_controller.core.rows import Phase
+from llmgw_controller.core.state import EvictionPolicy, Snapshot
 from llmgw_controller.core.view import fleet_view
 from llmgw_kit.ids import ModelId, NodeId
 from tests.unit.controller.build import (

@@ -3,16 +3,8 @@
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from llmgw_controller.core.state import (
-    Exit,
-    NodeRow,
-    ReplicaRow,
-    Schedulability,
-    ShardReport,
-    ShardRow,
-    ShardState,
-    Wish,
-)
+from llmgw_controller.core.heard import Exit, ShardReport, ShardState
+from llmgw_controller.core.rows import NodeRow, ReplicaRow, Schedulability, ShardRow, Wish
 from llmgw_kit.ids import NodeId, SessionEpoch, ShardId
 from tests.simulation import engines
 from tests.simulation.checks import Engine

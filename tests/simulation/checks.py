@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from math import inf
 
-from llmgw_controller.core.state import Stored, Wish
+from llmgw_controller.core.rows import Stored, Wish
 from llmgw_kit.ids import DeviceId, ModelId, NodeId, ReplicaId, RouterId, ShardId
 from tests.simulation.engines import Habits
 from tests.simulation.world import World

@@ -10,6 +10,7 @@ from llmgw_controller.core import desired as desired_module
 from llmgw_controller.core import reconcile, routes
 from llmgw_controller.core.activation import Refused, decide
 from llmgw_controller.core.apply import apply
+from llmgw_controller.core.heard import NodeHeard
 from llmgw_controller.core.hearing import is_learning
 from llmgw_controller.core.idleness import verdicts
 from llmgw_controller.core.plan import (
@@ -23,7 +24,8 @@ from llmgw_controller.core.plan import (
     Start,
     Stop,
 )
-from llmgw_controller.core.state import ActivationRow, NodeHeard, RouterRow, Snapshot, Wish
+from llmgw_controller.core.rows import ActivationRow, RouterRow, Wish
+from llmgw_controller.core.state import Snapshot
 from llmgw_controller.core.view import fleet_view
 from llmgw_kit.ids import LeaseTerm, ModelId, NodeId, RouterId, SessionEpoch
 from tests.simulation.leader import Leader

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from llmgw_controller.core.state import Exit
+from llmgw_controller.core.heard import Exit
 
 if TYPE_CHECKING:
     from tests.simulation.sim import Sim

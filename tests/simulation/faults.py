@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, TypeVar
 from llmgw_controller.core.catalog import Catalog
 from llmgw_controller.core.deployments import second_chance
 from llmgw_controller.core.plan import Change, PutDeployment, PutEvent, PutNode, Severity
-from llmgw_controller.core.state import DeploymentRow, Phase, Schedulability
+from llmgw_controller.core.rows import DeploymentRow, Phase, Schedulability
 from llmgw_kit.ids import ModelId
 
 if TYPE_CHECKING:

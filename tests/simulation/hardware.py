@@ -4,7 +4,8 @@ from collections.abc import Collection
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from llmgw_controller.core.state import DeviceReport, DeviceRow, DeviceState, NodeRow
+from llmgw_controller.core.heard import DeviceReport, DeviceState
+from llmgw_controller.core.rows import DeviceRow, NodeRow
 from llmgw_kit.ids import DeviceId
 
 if TYPE_CHECKING:

@@ -6,7 +6,8 @@ from typing import Any
 from llmgw_controller.adapters.lease_memory import MemoryLease
 from llmgw_controller.core.catalog import Catalog
 from llmgw_controller.core.plan import Change, DropModel, PutModel
-from llmgw_controller.core.state import EvictionPolicy, Stored
+from llmgw_controller.core.rows import Stored
+from llmgw_controller.core.state import EvictionPolicy
 from llmgw_kit.ids import ModelId
 from tests.simulation import wire
 from tests.simulation.bridge import ACTIVITY_TICK_S, Process

@@ -30,9 +30,10 @@ from llmgw_controller.core.capacity import Part
 from llmgw_controller.core.claims import Use
 from llmgw_controller.core.drains import DrainEnd
 from llmgw_controller.core.explain import Spot
+from llmgw_controller.core.heard import Exit
 from llmgw_controller.core.hearing import Brake
 from llmgw_controller.core.plan import PutLoad
-from llmgw_controller.core.state import Cause, Exit, LoadRecord, Phase, ReplicaRow, ShardRow, Stored, Wish
+from llmgw_controller.core.rows import Cause, LoadRecord, Phase, ReplicaRow, ShardRow, Stored, Wish
 from llmgw_kit.ids import ModelId
 from tests.simulation import agent
 from tests.simulation import controller as simulated

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from llmgw_controller.core.state import (
+from llmgw_controller.core.rows import (
     EvictionRow,
     EvictionState,
     Phase,

@@ -3,7 +3,8 @@
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from llmgw_controller.core.state import DeviceReport, NodeRow, ReplicaRow, ShardReport, ShardRow, Wish
+from llmgw_controller.core.heard import DeviceReport, ShardReport
+from llmgw_controller.core.rows import NodeRow, ReplicaRow, ShardRow, Wish
 from llmgw_kit.ids import SessionEpoch
 from tests.simulation.world import Pipe
 

@@ -11,7 +11,7 @@ from llmgw_controller.adapters.store_memory import MemoryStore
 from llmgw_controller.core.activity import Activity
 from llmgw_controller.core.catalog import Model
 from llmgw_controller.core.plan import Change
-from llmgw_controller.core.state import Stored
+from llmgw_controller.core.rows import Stored
 from llmgw_controller.ports import Lease, LeaseView
 from llmgw_kit.errors import Unavailable
 from llmgw_kit.ids import LeaseTerm

@@ -6,7 +6,8 @@ from math import inf
 
 from llmgw_controller.core.catalog import Catalog
 from llmgw_controller.core.routes import Endpoint, RouteTable
-from llmgw_controller.core.state import EvictionPolicy, Intervals, Phase, Stored, Wish
+from llmgw_controller.core.rows import Phase, Stored, Wish
+from llmgw_controller.core.state import EvictionPolicy, Intervals
 from llmgw_kit.ids import ModelId, RouterId
 from tests.simulation.agent import Agent, node_row
 from tests.simulation.checks import Checks, Violation, served_models

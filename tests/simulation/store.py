@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 from llmgw_controller.core.activity import Activity, ActivityMap, RouterReport
 from llmgw_controller.core.apply import apply
 from llmgw_controller.core.plan import Change
-from llmgw_controller.core.state import Stored
+from llmgw_controller.core.rows import Stored
 from llmgw_kit.ids import LeaseTerm, ReplicaId, RouterId
 from tests.simulation.checks import Checks
 from tests.simulation.rows import RowChecks

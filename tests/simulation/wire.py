@@ -9,8 +9,9 @@ from llmgw.v1 import routing_pb2
 from llmgw_controller import wire_agent
 from llmgw_controller.core.availability import Availability
 from llmgw_controller.core.catalog import Model
+from llmgw_controller.core.heard import DeviceReport, ShardReport
 from llmgw_controller.core.routes import CatalogModel, Endpoint, RouteTable
-from llmgw_controller.core.state import Cause, DeviceReport, Phase, ReplicaRow, ShardReport, ShardRow, Wish
+from llmgw_controller.core.rows import Cause, Phase, ReplicaRow, ShardRow, Wish
 from llmgw_kit.ids import DeviceId, ModelId, NodeId, ReplicaId, SessionEpoch, ShardId
 from tests.simulation.said import Beat, Desired, Hello, Told, Welcome
 

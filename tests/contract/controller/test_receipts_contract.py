@@ -3,18 +3,11 @@
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from llmgw_controller.core.heard import ShardState
 from llmgw_controller.core.plan import Change, PutActivation, PutNode, PutRouter, Reserve
 from llmgw_controller.core.reconcile import reconcile
-from llmgw_controller.core.state import (
-    ActivationRow,
-    Cause,
-    EvictionPolicy,
-    EvictionState,
-    Intervals,
-    Phase,
-    ShardState,
-    Snapshot,
-)
+from llmgw_controller.core.rows import ActivationRow, Cause, EvictionState, Phase
+from llmgw_controller.core.state import EvictionPolicy, Intervals, Snapshot
 from llmgw_kit.ids import LeaseTerm
 from tests.unit.controller.build import (
     NOW,

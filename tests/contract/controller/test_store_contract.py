@@ -32,7 +32,7 @@ from llmgw_controller.core.plan import (
     Reserve,
     Severity,
 )
-from llmgw_controller.core.state import (
+from llmgw_controller.core.rows import (
     ActivationRow,
     AttemptRow,
     Cause,

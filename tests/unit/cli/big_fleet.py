@@ -6,20 +6,11 @@ from dataclasses import replace
 from llmgw.v1 import operator_pb2 as pb
 from llmgw_controller import wire_explained, wire_nodes, wire_operator, wire_replicas
 from llmgw_controller.core.activity import Activity
+from llmgw_controller.core.heard import DeviceFault, DeviceState, FaultClass, ForeignProcess, ShardState
 from llmgw_controller.core.idleness import verdicts
 from llmgw_controller.core.risk import risks
-from llmgw_controller.core.state import (
-    Cause,
-    DeviceFault,
-    DeviceState,
-    FaultClass,
-    ForeignProcess,
-    LoadRecord,
-    Phase,
-    Schedulability,
-    ShardState,
-    Snapshot,
-)
+from llmgw_controller.core.rows import Cause, LoadRecord, Phase, Schedulability
+from llmgw_controller.core.state import Snapshot
 from llmgw_controller.core.view import FleetView, fleet_view
 from llmgw_controller.core.why import why
 from llmgw_kit.ids import ModelId

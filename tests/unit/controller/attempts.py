@@ -3,7 +3,8 @@
 from dataclasses import replace
 
 from llmgw_controller.core.catalog import spec_hash
-from llmgw_controller.core.state import AttemptRow, Exit, ShardState
+from llmgw_controller.core.heard import Exit, ShardState
+from llmgw_controller.core.rows import AttemptRow
 from llmgw_kit.ids import NodeId, ReplicaId
 from tests.unit.controller.build import NOW, Stage, model, node, snapshot
 

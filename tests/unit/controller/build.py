@@ -16,30 +16,31 @@ from llmgw_controller.core.catalog import (
     spec_hash,
 )
 from llmgw_controller.core.desired import desired_for
-from llmgw_controller.core.plan import Plan
-from llmgw_controller.core.reconcile import reconcile
-from llmgw_controller.core.state import (
-    ActivationRow,
-    Cause,
+from llmgw_controller.core.heard import (
     DeviceReport,
-    DeviceRow,
     DeviceState,
     Exit,
     HeldWeights,
-    Intervals,
     NodeHeard,
+    ShardReport,
+    ShardState,
+)
+from llmgw_controller.core.plan import Plan
+from llmgw_controller.core.reconcile import reconcile
+from llmgw_controller.core.rows import (
+    ActivationRow,
+    Cause,
+    DeviceRow,
     NodeRow,
     Phase,
     ReplicaRow,
     RouterRow,
     Schedulability,
-    ShardReport,
     ShardRow,
-    ShardState,
-    Snapshot,
     Stored,
     Wish,
 )
+from llmgw_controller.core.state import Intervals, Snapshot
 from llmgw_kit.ids import (
     DeviceId,
     LeaseTerm,

@@ -13,19 +13,12 @@ from llmgw_controller.core.activity import Activity, ActivityMap, RouterReport
 from llmgw_controller.core.apply import apply
 from llmgw_controller.core.catalog import Model
 from llmgw_controller.core.desired import desired_for
+from llmgw_controller.core.heard import Exit, ShardReport, ShardState
 from llmgw_controller.core.plan import Plan, PutActivation, Release
 from llmgw_controller.core.reconcile import reconcile
 from llmgw_controller.core.routes import routes
-from llmgw_controller.core.state import (
-    ActivationRow,
-    Exit,
-    NodeRow,
-    ShardReport,
-    ShardState,
-    Snapshot,
-    Stored,
-    Wish,
-)
+from llmgw_controller.core.rows import ActivationRow, NodeRow, Stored, Wish
+from llmgw_controller.core.state import Snapshot
 from llmgw_kit.ids import DeviceId, ModelId, NodeId, ReplicaId, RouterId, ShardId
 from tests.unit.controller.build import heard, member, report, snapshot
 

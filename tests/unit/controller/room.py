@@ -6,7 +6,8 @@ from llmgw_controller.core.activity import ActivityMap
 from llmgw_controller.core.apply import apply
 from llmgw_controller.core.catalog import Model
 from llmgw_controller.core.plan import PutActivation, PutEvent
-from llmgw_controller.core.state import ActivationRow, Cause, EvictionPolicy, Intervals, LoadRecord, Phase
+from llmgw_controller.core.rows import ActivationRow, Cause, LoadRecord, Phase
+from llmgw_controller.core.state import EvictionPolicy, Intervals
 from llmgw_kit.ids import ModelId, ReplicaId
 from tests.unit.controller.build import (
     NOW,

@@ -1,6 +1,6 @@
 """Stages that several files of tests begin with."""
 
-from llmgw_controller.core.state import Phase
+from llmgw_controller.core.rows import Phase
 from tests.unit.controller.build import Stage, node, replica, shard, snapshot
 
 

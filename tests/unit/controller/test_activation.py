@@ -10,9 +10,10 @@ from llmgw_controller.core.activation import (
     Refused,
     decide,
 )
+from llmgw_controller.core.heard import ShardState
 from llmgw_controller.core.loads import eta
 from llmgw_controller.core.plan import PutEvent
-from llmgw_controller.core.state import Cause, LoadRecord, Phase, ShardState
+from llmgw_controller.core.rows import Cause, LoadRecord, Phase
 from llmgw_kit.ids import ModelId
 from tests.unit.controller.build import (
     NOW,

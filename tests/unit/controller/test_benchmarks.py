@@ -17,7 +17,8 @@ from llmgw_controller.core.benchmarks import (
     stale_because,
 )
 from llmgw_controller.core.catalog import Weights, spec_hash
-from llmgw_controller.core.state import LoadRecord, Phase, ShardState
+from llmgw_controller.core.heard import ShardState
+from llmgw_controller.core.rows import LoadRecord, Phase
 from tests.unit.controller.build import (
     NOW,
     heard,

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from llmgw_controller.core.capacity_answer import Limits, answer, carried, placeable
 from llmgw_controller.core.claims import rooms
 from llmgw_controller.core.idleness import verdicts
-from llmgw_controller.core.state import Phase
+from llmgw_controller.core.rows import Phase
 from tests.unit.controller.build import (
     NOW,
     activity,

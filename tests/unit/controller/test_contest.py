@@ -7,7 +7,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from llmgw_controller.core.plan import PutEviction, PutReplica, Release, Reserve
-from llmgw_controller.core.state import EvictionPolicy, EvictionState, Intervals, Phase, Wish
+from llmgw_controller.core.rows import EvictionState, Phase, Wish
+from llmgw_controller.core.state import EvictionPolicy, Intervals
 from tests.unit.controller.build import model, node, profile
 from tests.unit.controller.contest import Contest
 

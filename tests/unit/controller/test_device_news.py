@@ -3,8 +3,8 @@
 from dataclasses import replace
 
 from llmgw_controller.core.device_news import device_news
+from llmgw_controller.core.heard import DeviceFault, DeviceState, FaultClass
 from llmgw_controller.core.plan import Severity
-from llmgw_controller.core.state import DeviceFault, DeviceState, FaultClass
 from tests.unit.controller.build import NOW, device, node
 
 ROW = node("n1", gpus=2)

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 
 from llmgw_controller.core.differences import differences
-from llmgw_controller.core.state import AttemptRow, EvictionRow, EvictionState, LoadRecord, Phase, Stored
+from llmgw_controller.core.rows import AttemptRow, EvictionRow, EvictionState, LoadRecord, Phase, Stored
 from llmgw_kit.ids import ModelId, NodeId, ReplicaId
 from tests.unit.controller.build import NOW, model, node, replica, shard, snapshot
 from tests.unit.controller.worlds import fleets

@@ -4,7 +4,7 @@ import pytest
 
 from llmgw_controller.core.dismissal import dismiss
 from llmgw_controller.core.idleness import verdicts
-from llmgw_controller.core.state import Cause, Phase, Wish
+from llmgw_controller.core.rows import Cause, Phase, Wish
 from llmgw_controller.core.why import why
 from tests.unit.controller.build import (
     NOW,

@@ -8,16 +8,11 @@ from hypothesis import HealthCheck, given, settings
 from llmgw_controller.core.disagreement import Disagreement
 from llmgw_controller.core.doctor import DatabaseWord, Examination, examine
 from llmgw_controller.core.doctor_traffic import RoutesWord
+from llmgw_controller.core.heard import DeviceReport, ShardState
 from llmgw_controller.core.members import members
 from llmgw_controller.core.plan import Severity
-from llmgw_controller.core.state import (
-    ControllerSeen,
-    DeviceReport,
-    Phase,
-    ShardState,
-    Snapshot,
-    Tombstone,
-)
+from llmgw_controller.core.rows import Phase, Tombstone
+from llmgw_controller.core.state import ControllerSeen, Snapshot
 from llmgw_kit.ids import DeviceId, NodeId, ReplicaId, RouterId, ShardId
 from tests.unit.controller.build import (
     NOW,

@@ -7,12 +7,13 @@ import pytest
 from llmgw_controller.core.dismissal import dismiss
 from llmgw_controller.core.draft import Draft
 from llmgw_controller.core.drains import DrainEnd, end_of_drain, quiet_since
+from llmgw_controller.core.heard import ShardState
 from llmgw_controller.core.idleness import verdicts
 from llmgw_controller.core.plan import Drain, PutEvent
 from llmgw_controller.core.replica import InvalidTransition
 from llmgw_controller.core.roster import IDLE, cancel_drain, let_go
 from llmgw_controller.core.routes import routes
-from llmgw_controller.core.state import Cause, DeploymentRow, Phase, ShardState, Wish
+from llmgw_controller.core.rows import Cause, DeploymentRow, Phase, Wish
 from tests.unit.controller.build import (
     NOW,
     Stage,

@@ -7,11 +7,13 @@ from dataclasses import replace
 
 from llmgw_controller.core.activation import Pending, decide
 from llmgw_controller.core.apply import apply
+from llmgw_controller.core.heard import ShardState
 from llmgw_controller.core.idleness import verdicts
 from llmgw_controller.core.plan import PutReplica, Release, Reserve
 from llmgw_controller.core.proposals import proposals
 from llmgw_controller.core.replica import with_wish
-from llmgw_controller.core.state import EvictionPolicy, EvictionState, Phase, ShardState, Wish
+from llmgw_controller.core.rows import EvictionState, Phase, Wish
+from llmgw_controller.core.state import EvictionPolicy
 from llmgw_kit.ids import ModelId, NodeId
 from tests.unit.controller.build import heard, node, usual_reports
 from tests.unit.controller.room import HELD, LOAD, ON, Room

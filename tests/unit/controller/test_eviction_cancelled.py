@@ -7,8 +7,10 @@ import pytest
 from llmgw_controller.core.activation import Ready, decide
 from llmgw_controller.core.activity import Activity
 from llmgw_controller.core.apply import apply
+from llmgw_controller.core.heard import ShardState
 from llmgw_controller.core.plan import CloseActivation, PutNode, PutRouter
-from llmgw_controller.core.state import Cause, EvictionPolicy, EvictionState, Phase, ShardState, Wish
+from llmgw_controller.core.rows import Cause, EvictionState, Phase, Wish
+from llmgw_controller.core.state import EvictionPolicy
 from llmgw_kit.ids import ModelId
 from tests.unit.controller.build import NOW, heard, member, node, replica
 from tests.unit.controller.room import HELD, NEW, OLD, ON, Room

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from llmgw_controller.core.apply import apply
 from llmgw_controller.core.plan import PutEviction
-from llmgw_controller.core.state import EvictionRow, EvictionState, Stored
+from llmgw_controller.core.rows import EvictionRow, EvictionState, Stored
 from llmgw_kit.ids import ModelId, ReplicaId
 from tests.unit.controller.build import NOW
 from tests.unit.controller.room import LOAD, Room

@@ -1,7 +1,8 @@
 """Room that several must leave, or that several wait for: nobody else steals it."""
 
+from llmgw_controller.core.heard import Exit, ShardState
 from llmgw_controller.core.plan import Release, Reserve
-from llmgw_controller.core.state import EvictionState, Exit, Phase, ShardState, Wish
+from llmgw_controller.core.rows import EvictionState, Phase, Wish
 from tests.unit.controller.build import activity, model, node, profile, router
 from tests.unit.controller.room import ELSE, HELD, OLD, Room, idle_one
 

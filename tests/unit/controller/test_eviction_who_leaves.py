@@ -7,17 +7,10 @@ import pytest
 from llmgw_controller.core.activation import Refused, decide
 from llmgw_controller.core.activity import Activity
 from llmgw_controller.core.apply import apply
+from llmgw_controller.core.heard import ShardState
 from llmgw_controller.core.plan import PutDeployment
-from llmgw_controller.core.state import (
-    Cause,
-    DeploymentRow,
-    EvictionPolicy,
-    EvictionState,
-    Intervals,
-    Phase,
-    ShardState,
-    Wish,
-)
+from llmgw_controller.core.rows import Cause, DeploymentRow, EvictionState, Phase, Wish
+from llmgw_controller.core.state import EvictionPolicy, Intervals
 from llmgw_kit.ids import ModelId
 from tests.unit.controller.build import (
     NOW,

@@ -12,7 +12,7 @@ from llmgw_controller.core.idleness import idle_replicas, verdicts
 from llmgw_controller.core.placement import explain
 from llmgw_controller.core.reconcile import reconcile
 from llmgw_controller.core.risk import risks
-from llmgw_controller.core.state import Phase, Schedulability
+from llmgw_controller.core.rows import Phase, Schedulability
 from tests.unit.controller.build import (
     NOW,
     activity,

@@ -7,7 +7,9 @@ import pytest
 from llmgw_controller.core.backoff import delay_s
 from llmgw_controller.core.blame import BLAME, Blame, blame_of
 from llmgw_controller.core.failing import resting_nodes
-from llmgw_controller.core.state import Exit, Intervals, Phase, ShardState
+from llmgw_controller.core.heard import Exit, ShardState
+from llmgw_controller.core.rows import Phase
+from llmgw_controller.core.state import Intervals
 from llmgw_kit.ids import ReplicaId
 from tests.unit.controller.attempts import ONE, end, fleet, where
 from tests.unit.controller.build import Stage, model, node, snapshot

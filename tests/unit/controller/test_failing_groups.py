@@ -2,7 +2,8 @@
 
 from dataclasses import replace
 
-from llmgw_controller.core.state import Phase, ShardState
+from llmgw_controller.core.heard import ShardState
+from llmgw_controller.core.rows import Phase
 from tests.unit.controller.attempts import CRASH, where
 from tests.unit.controller.build import Stage, model, node, profile, snapshot
 

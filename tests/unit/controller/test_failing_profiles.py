@@ -6,8 +6,10 @@ from llmgw_controller.core.activity import Verdicts
 from llmgw_controller.core.claims import rooms
 from llmgw_controller.core.deployments import second_chance
 from llmgw_controller.core.failing import failing, profile_rests_until
+from llmgw_controller.core.heard import ShardState
 from llmgw_controller.core.plan import Plan
-from llmgw_controller.core.state import Intervals, Phase, ShardState
+from llmgw_controller.core.rows import Phase
+from llmgw_controller.core.state import Intervals
 from llmgw_controller.core.trouble import troubles
 from tests.unit.controller.attempts import CRASH, ONE, attempt, end, fleet, with_attempts
 from tests.unit.controller.build import NOW, Stage, after, model, node, profile, replica, shard, snapshot

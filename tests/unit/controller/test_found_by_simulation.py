@@ -3,7 +3,7 @@
 from llmgw_controller.core.hearing import is_silent, last_seen
 from llmgw_controller.core.reconcile import reconcile
 from llmgw_controller.core.routes import routes
-from llmgw_controller.core.state import Cause, Phase, Schedulability
+from llmgw_controller.core.rows import Cause, Phase, Schedulability
 from tests.unit.controller.build import (
     NOW,
     activity,

@@ -10,7 +10,8 @@ from llmgw_controller.core.claims import rooms
 from llmgw_controller.core.idleness import verdicts, verdicts_again
 from llmgw_controller.core.proposals import SUGGESTED_MOST, proposals
 from llmgw_controller.core.reconcile import reconcile
-from llmgw_controller.core.state import EvictionPolicy, Intervals, Phase, Stored
+from llmgw_controller.core.rows import Phase, Stored
+from llmgw_controller.core.state import EvictionPolicy, Intervals
 from tests.unit.controller.build import NOW, activity, model, node, profile, replica, shard, snapshot
 from tests.unit.controller.worlds import fleets
 

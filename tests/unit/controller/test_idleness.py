@@ -6,8 +6,10 @@ import pytest
 
 from llmgw_controller.core.activity import Activity, Busy, Idle, Unknown
 from llmgw_controller.core.claims import rooms
+from llmgw_controller.core.heard import ShardState
 from llmgw_controller.core.idleness import idle_replicas, may_leave, silent_members, verdict, verdicts
-from llmgw_controller.core.state import Cause, Phase, ShardState, Watched, Wish
+from llmgw_controller.core.rows import Cause, Phase, Wish
+from llmgw_controller.core.state import Watched
 from llmgw_controller.core.trouble import troubles
 from llmgw_kit.ids import ModelId
 from tests.unit.controller.build import (

@@ -6,8 +6,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from llmgw_controller.core.activity import Activity, ActivityMap, Idle, RouterReport
+from llmgw_controller.core.heard import ShardState
 from llmgw_controller.core.idleness import verdict
-from llmgw_controller.core.state import Phase, RouterRow, ShardState, Snapshot, Watched
+from llmgw_controller.core.rows import Phase, RouterRow
+from llmgw_controller.core.state import Snapshot, Watched
 from llmgw_controller.core.watching import watch
 from llmgw_kit.ids import ReplicaId, RouterId
 from tests.unit.controller.build import (

@@ -5,8 +5,10 @@ from dataclasses import replace
 import pytest
 
 from llmgw_controller.core.activation import cold_eta_s, starting_eta_s
+from llmgw_controller.core.heard import ShardState
 from llmgw_controller.core.loads import Eta, eta, measured
-from llmgw_controller.core.state import LoadRecord, Phase, ShardState, Watched
+from llmgw_controller.core.rows import LoadRecord, Phase
+from llmgw_controller.core.state import Watched
 from llmgw_controller.core.watching import watch
 from llmgw_kit.ids import DeviceId, ModelId, NodeId
 from tests.unit.controller.build import (

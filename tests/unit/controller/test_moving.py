@@ -9,7 +9,7 @@ from llmgw_controller.core.apply import apply
 from llmgw_controller.core.catalog import Rollout
 from llmgw_controller.core.moving import Moving, drained, steps
 from llmgw_controller.core.plan import PutNode
-from llmgw_controller.core.state import LoadRecord, Phase, Schedulability, Wish
+from llmgw_controller.core.rows import LoadRecord, Phase, Schedulability, Wish
 from llmgw_kit.ids import NodeId
 from tests.unit.controller.build import NOW, Stage, model, node, profile, replica, shard, snapshot
 from tests.unit.controller.worlds import fleets

@@ -6,16 +6,9 @@ import pytest
 
 from llmgw_controller.core.claims import rooms, with_claim
 from llmgw_controller.core.explain import Fit, Reason
+from llmgw_controller.core.heard import DeviceState, ShardState
 from llmgw_controller.core.placement import Placement, Refusal, explain, place
-from llmgw_controller.core.state import (
-    DeviceRow,
-    DeviceState,
-    Phase,
-    PortQuarantine,
-    Schedulability,
-    ShardState,
-    Tombstone,
-)
+from llmgw_controller.core.rows import DeviceRow, Phase, PortQuarantine, Schedulability, Tombstone
 from llmgw_kit.ids import DeviceId, NodeId, ReplicaId, ShardId
 from tests.unit.controller.build import (
     GIB,

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from llmgw_controller.core.catalog import Engine, Weights, WeightsFile, spec_hash
 from llmgw_controller.core.claims import rooms
 from llmgw_controller.core.explain import Fit, Reason
+from llmgw_controller.core.heard import ShardState
 from llmgw_controller.core.memory import (
     FORMULA_CONSTANT_BYTES,
     UNKNOWN,
@@ -20,7 +21,7 @@ from llmgw_controller.core.memory import (
 )
 from llmgw_controller.core.placement import Memo, Placement, explain, never_because, place
 from llmgw_controller.core.reconcile import reconcile
-from llmgw_controller.core.state import LoadRecord, Phase, ShardState
+from llmgw_controller.core.rows import LoadRecord, Phase
 from llmgw_kit.ids import NodeId, ReplicaId
 from tests.unit.controller.build import (
     GIB,

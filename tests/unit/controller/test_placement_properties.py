@@ -12,18 +12,11 @@ from llmgw_controller.core.capacity import parts
 from llmgw_controller.core.catalog import Engine, Model, Profile, Rollout, Spread
 from llmgw_controller.core.claims import rooms, with_claim, with_promise
 from llmgw_controller.core.finder import Finder
+from llmgw_controller.core.heard import DeviceState, Exit, ShardState
 from llmgw_controller.core.placement import explain, placed
 from llmgw_controller.core.port_bands import bands, ports_needed
-from llmgw_controller.core.state import (
-    DeviceState,
-    Exit,
-    NodeRow,
-    Phase,
-    ReplicaRow,
-    Schedulability,
-    ShardState,
-    Snapshot,
-)
+from llmgw_controller.core.rows import NodeRow, Phase, ReplicaRow, Schedulability
+from llmgw_controller.core.state import Snapshot
 from llmgw_controller.core.view import fleet_view
 from llmgw_kit.ids import DeviceId, NodeId, ReplicaId
 from tests.unit.controller.build import (

@@ -7,8 +7,9 @@ import pytest
 from llmgw_controller.core.catalog import Spread
 from llmgw_controller.core.claims import rooms
 from llmgw_controller.core.explain import Fit, Reason
+from llmgw_controller.core.heard import DeviceState, ShardState
 from llmgw_controller.core.placement import Placement, explain, place
-from llmgw_controller.core.state import DeviceState, Phase, Schedulability, ShardState, Wish
+from llmgw_controller.core.rows import Phase, Schedulability, Wish
 from llmgw_kit.ids import NodeId, ReplicaId
 from tests.unit.controller.build import (
     NOW,

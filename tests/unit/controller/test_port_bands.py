@@ -8,6 +8,7 @@ from llmgw_controller.core.activity import Verdicts
 from llmgw_controller.core.catalog import Engine
 from llmgw_controller.core.claims import rooms
 from llmgw_controller.core.explain import Reason
+from llmgw_controller.core.heard import Exit, ShardState
 from llmgw_controller.core.placement import explain
 from llmgw_controller.core.port_bands import (
     VLLM_BAND,
@@ -17,7 +18,7 @@ from llmgw_controller.core.port_bands import (
     overlaps_ephemeral,
     ports_needed,
 )
-from llmgw_controller.core.state import Exit, Phase, PortQuarantine, ShardState
+from llmgw_controller.core.rows import Phase, PortQuarantine
 from llmgw_controller.core.trouble import troubles
 from llmgw_kit.ids import NodeId
 from tests.unit.controller.build import NOW, Stage, heard, model, node, profile, snapshot

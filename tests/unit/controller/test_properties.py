@@ -9,11 +9,12 @@ from llmgw_controller.core.activity import Idle
 from llmgw_controller.core.apply import apply
 from llmgw_controller.core.availability import Availability
 from llmgw_controller.core.capacity import Part, parts
+from llmgw_controller.core.heard import DeviceState, ShardState
 from llmgw_controller.core.idleness import verdicts
 from llmgw_controller.core.plan import Release, Reserve
 from llmgw_controller.core.reconcile import reconcile
 from llmgw_controller.core.routes import RouteDelta, RouteTable, diff, routes
-from llmgw_controller.core.state import DeviceState, Phase, ShardState, Wish
+from llmgw_controller.core.rows import Phase, Wish
 from llmgw_controller.core.view import fleet_view
 from llmgw_controller.core.why import why
 from tests.unit.controller.build import NOW

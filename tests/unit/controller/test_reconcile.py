@@ -4,9 +4,10 @@ from dataclasses import replace
 
 import pytest
 
+from llmgw_controller.core.heard import ShardState
 from llmgw_controller.core.plan import FetchWeights, Start
 from llmgw_controller.core.routes import routes
-from llmgw_controller.core.state import Cause, Phase, ShardState
+from llmgw_controller.core.rows import Cause, Phase
 from tests.unit.controller.build import Stage, ask, model, node, profile, replica, shard, snapshot
 from tests.unit.controller.stages import ready_stage
 

@@ -2,9 +2,10 @@
 
 from dataclasses import replace
 
+from llmgw_controller.core.heard import Exit, ShardState
 from llmgw_controller.core.plan import Start, Stop
 from llmgw_controller.core.routes import routes
-from llmgw_controller.core.state import Exit, Phase, ShardState
+from llmgw_controller.core.rows import Phase
 from llmgw_kit.ids import NodeId
 from tests.unit.controller.build import NOW, Stage, model, node, profile, replica, shard, snapshot
 from tests.unit.controller.stages import ready_stage

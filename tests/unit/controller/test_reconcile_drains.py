@@ -4,9 +4,10 @@ from dataclasses import replace
 
 import pytest
 
+from llmgw_controller.core.heard import ShardState
 from llmgw_controller.core.plan import Drain
 from llmgw_controller.core.routes import routes
-from llmgw_controller.core.state import Cause, Phase, ShardState
+from llmgw_controller.core.rows import Cause, Phase
 from tests.unit.controller.build import (
     NOW,
     Stage,

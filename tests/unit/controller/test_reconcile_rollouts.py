@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 from llmgw_controller.core.routes import routes
-from llmgw_controller.core.state import Phase, Schedulability
+from llmgw_controller.core.rows import Phase, Schedulability
 from llmgw_kit.ids import NodeId
 from tests.unit.controller.build import heard, model, node, profile
 from tests.unit.controller.stages import ready_stage

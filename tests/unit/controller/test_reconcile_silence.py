@@ -2,8 +2,9 @@
 
 from dataclasses import replace
 
+from llmgw_controller.core.heard import ShardState
 from llmgw_controller.core.routes import routes
-from llmgw_controller.core.state import Cause, Phase, ShardState, Wish
+from llmgw_controller.core.rows import Cause, Phase, Wish
 from llmgw_kit.ids import NodeId
 from tests.unit.controller.build import NOW, Stage, ask, heard, model, node, replica, shard, snapshot
 from tests.unit.controller.stages import ready_stage

@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import pytest
 
+from llmgw_controller.core.heard import ShardState
 from llmgw_controller.core.replica import (
     PHASE_NEXT,
     STORY_LINES,
@@ -16,7 +17,7 @@ from llmgw_controller.core.replica import (
     with_phase,
     with_wish,
 )
-from llmgw_controller.core.state import Phase, ShardState, Wish
+from llmgw_controller.core.rows import Phase, Wish
 from tests.unit.controller.build import NOW, heard, model, node, replica, report, shard, snapshot
 
 ONE = model()

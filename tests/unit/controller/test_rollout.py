@@ -7,10 +7,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from llmgw_controller.core.catalog import Rollout
+from llmgw_controller.core.heard import Exit, ShardState
 from llmgw_controller.core.plan import Reserve
 from llmgw_controller.core.reconcile import reconcile
 from llmgw_controller.core.routes import routes
-from llmgw_controller.core.state import AttemptRow, Exit, Phase, Schedulability, ShardState, Wish
+from llmgw_controller.core.rows import AttemptRow, Phase, Schedulability, Wish
 from llmgw_kit.ids import ModelId, NodeId, ReplicaId
 from tests.unit.controller.build import NOW, Stage, model, node, profile, replica, shard, snapshot
 

@@ -7,6 +7,7 @@ import pytest
 from llmgw_controller.core.apply import LOADS_KEPT, Claimed, apply
 from llmgw_controller.core.availability import Availability
 from llmgw_controller.core.desired import desired_for
+from llmgw_controller.core.heard import ShardState
 from llmgw_controller.core.plan import (
     DeleteReplica,
     JudgeNode,
@@ -18,7 +19,7 @@ from llmgw_controller.core.plan import (
     Severity,
 )
 from llmgw_controller.core.routes import diff, routes
-from llmgw_controller.core.state import LoadRecord, Phase, PortQuarantine, ShardState, Stored, Wish
+from llmgw_controller.core.rows import LoadRecord, Phase, PortQuarantine, Stored, Wish
 from llmgw_kit.ids import ModelId, NodeId, ShardId
 from tests.unit.controller.build import NOW, Stage, heard, model, node, replica, report, shard, snapshot
 

@@ -8,17 +8,10 @@ from hypothesis import strategies as st
 
 from llmgw_controller.core.activity import Activity
 from llmgw_controller.core.catalog import Profile
+from llmgw_controller.core.heard import ShardState
 from llmgw_controller.core.replica import is_routable
-from llmgw_controller.core.state import (
-    Cause,
-    Intervals,
-    Phase,
-    ReplicaRow,
-    Schedulability,
-    ShardState,
-    Watched,
-    Wish,
-)
+from llmgw_controller.core.rows import Cause, Phase, ReplicaRow, Schedulability, Wish
+from llmgw_controller.core.state import Intervals, Watched
 from llmgw_controller.core.watching import watch
 from llmgw_kit.ids import ModelId, ReplicaId
 from tests.unit.controller.build import (

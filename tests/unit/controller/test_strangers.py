@@ -5,7 +5,8 @@ from dataclasses import replace
 import pytest
 
 from llmgw_controller.core.catalog import spec_hash
-from llmgw_controller.core.state import Cause, Phase, ShardState, Wish
+from llmgw_controller.core.heard import ShardState
+from llmgw_controller.core.rows import Cause, Phase, Wish
 from llmgw_controller.core.strangers import HOLD_S, holds_back, may_adopt, strangers_of
 from llmgw_kit.ids import NodeId
 from tests.unit.controller.build import (

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from llmgw_controller.core.claims import rooms
 from llmgw_controller.core.explain import Fit
 from llmgw_controller.core.placement import explain
-from llmgw_controller.core.state import Phase
+from llmgw_controller.core.rows import Phase
 from llmgw_controller.core.victims import Candidate, choose
 from llmgw_kit.ids import NodeId, ReplicaId
 from tests.unit.controller.build import NOW, model, node, profile, replica, shard, snapshot

@@ -7,19 +7,11 @@ import pytest
 from llmgw_controller.core.capacity import Parts
 from llmgw_controller.core.catalog import Catalog
 from llmgw_controller.core.explain import Fit
+from llmgw_controller.core.heard import DeviceFault, DeviceState, FaultClass, ForeignProcess, ShardState
 from llmgw_controller.core.hearing import NodeState
 from llmgw_controller.core.idleness import verdicts
 from llmgw_controller.core.plan import Severity
-from llmgw_controller.core.state import (
-    DeviceFault,
-    DeviceState,
-    FaultClass,
-    ForeignProcess,
-    Phase,
-    Schedulability,
-    ShardState,
-    Tombstone,
-)
+from llmgw_controller.core.rows import Phase, Schedulability, Tombstone
 from llmgw_controller.core.view import fleet_view
 from llmgw_controller.core.why import why
 from llmgw_controller.core.words import lasting

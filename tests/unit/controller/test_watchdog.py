@@ -6,8 +6,9 @@ import pytest
 
 from llmgw_controller.core.activity import Verdicts
 from llmgw_controller.core.claims import rooms
+from llmgw_controller.core.heard import ShardState
 from llmgw_controller.core.plan import PutEvent, Severity, Stop
-from llmgw_controller.core.state import Phase, ShardState
+from llmgw_controller.core.rows import Phase
 from llmgw_controller.core.trouble import Trouble, troubles
 from llmgw_controller.core.watchdog import hang, stall_of
 from llmgw_controller.core.why import why

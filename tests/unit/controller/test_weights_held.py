@@ -5,8 +5,9 @@ from dataclasses import replace
 import pytest
 
 from llmgw_controller.core.catalog import Weights, WeightsFile
+from llmgw_controller.core.heard import HeldWeights
 from llmgw_controller.core.idleness import verdicts
-from llmgw_controller.core.state import HeldWeights, Phase, Schedulability
+from llmgw_controller.core.rows import Phase, Schedulability
 from llmgw_controller.core.view import fleet_view
 from llmgw_controller.core.weights_held import holders, size_of, useful_on, users_on, weights_lines
 from llmgw_kit.ids import NodeId, ShardId

@@ -12,7 +12,7 @@ from llmgw_controller.core.explain import Fit, Reason
 from llmgw_controller.core.idleness import idle_replicas, verdicts
 from llmgw_controller.core.plan import PutReplica
 from llmgw_controller.core.reconcile import reconcile
-from llmgw_controller.core.state import (
+from llmgw_controller.core.rows import (
     AttemptRow,
     Cause,
     DeploymentRow,
@@ -21,9 +21,9 @@ from llmgw_controller.core.state import (
     LoadRecord,
     Phase,
     Schedulability,
-    Snapshot,
     Wish,
 )
+from llmgw_controller.core.state import Snapshot
 from llmgw_controller.core.why import Why, why
 from llmgw_kit.ids import DeviceId, ModelId, NodeId, ReplicaId
 from tests.unit.controller.build import (

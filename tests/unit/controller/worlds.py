@@ -6,16 +6,9 @@ from hypothesis import strategies as st
 
 from llmgw_controller.core.activity import Activity
 from llmgw_controller.core.catalog import spec_hash
-from llmgw_controller.core.state import (
-    AttemptRow,
-    DeviceState,
-    Exit,
-    Phase,
-    Schedulability,
-    ShardState,
-    Snapshot,
-    Tombstone,
-)
+from llmgw_controller.core.heard import DeviceState, Exit, ShardState
+from llmgw_controller.core.rows import AttemptRow, Phase, Schedulability, Tombstone
+from llmgw_controller.core.state import Snapshot
 from llmgw_kit.ids import ModelId, NodeId, ReplicaId, ShardId
 from tests.unit.controller.build import (
     GIB,

@@ -16,7 +16,8 @@ from llmgw_controller.adapters.store_memory import MemoryStore
 from llmgw_controller.catalog_file import parse_models
 from llmgw_controller.core.activity import Activity, ActivityMap, RouterReport
 from llmgw_controller.core.lease import LeaseTiming
-from llmgw_controller.core.state import Intervals, ReplicaRow
+from llmgw_controller.core.rows import ReplicaRow
+from llmgw_controller.core.state import Intervals
 from llmgw_controller.fleet import Session
 from llmgw_controller.leadership import Tenure
 from llmgw_controller.office import Office

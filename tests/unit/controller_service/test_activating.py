@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator
 import pytest
 
 from llmgw.v1 import operator_pb2, routing_pb2
-from llmgw_controller.core.state import Phase
+from llmgw_controller.core.rows import Phase
 from llmgw_kit.errors import Conflict
 from llmgw_kit.ids import ModelId
 from llmgw_kit.testing.clock import FakeClock

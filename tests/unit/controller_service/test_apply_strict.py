@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from llmgw_controller.core.state import Phase
+from llmgw_controller.core.rows import Phase
 from llmgw_controller.model_changes import apply_model
 from llmgw_controller.reign import Reign
 from llmgw_kit.errors import InvalidRequest

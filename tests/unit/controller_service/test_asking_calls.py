@@ -13,7 +13,7 @@ import pytest
 from llmgw.v1 import agent_pb2
 from llmgw.v1 import operator_pb2 as pb
 from llmgw_controller.core.activity import Busy, Idle, Unknown, Verdicts
-from llmgw_controller.core.state import Phase
+from llmgw_controller.core.rows import Phase
 from llmgw_controller.fleet import Session
 from llmgw_controller.office import Office
 from llmgw_controller.operator.benchmarks import Benchmarks, _target

@@ -12,7 +12,7 @@ from llmgw_controller.core.idleness import verdicts
 from llmgw_controller.core.plan import PutAttempt, PutEvent, PutReplica, Release
 from llmgw_controller.core.replica import with_phase
 from llmgw_controller.core.routes import routes
-from llmgw_controller.core.state import AttemptRow, Phase, ReplicaRow, Wish
+from llmgw_controller.core.rows import AttemptRow, Phase, ReplicaRow, Wish
 from llmgw_controller.core.view import fleet_view
 from llmgw_controller.deployment_changes import pin_model, start_model, stop_model
 from llmgw_controller.model_changes import apply_model, apply_models, remove_model

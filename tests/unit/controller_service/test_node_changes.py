@@ -6,7 +6,7 @@ from llmgw.v1 import agent_pb2 as pb
 from llmgw_controller.adapters.lease_memory import MemoryLease
 from llmgw_controller.adapters.store_memory import MemoryStore
 from llmgw_controller.core.hearing import NodeState, brake, node_state
-from llmgw_controller.core.state import Phase, Schedulability
+from llmgw_controller.core.rows import Phase, Schedulability
 from llmgw_controller.node_changes import confirm_lost, cordon_node, drain_node, uncordon_node
 from llmgw_controller.reign import Reign
 from llmgw_kit.errors import Conflict, InvalidRequest, NotFound

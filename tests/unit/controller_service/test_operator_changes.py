@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from llmgw_controller.core.state import Phase, Schedulability, Wish
+from llmgw_controller.core.rows import Phase, Schedulability, Wish
 from llmgw_controller.node_changes import cordon_node, uncordon_node
 from llmgw_controller.reign import Reign
 from llmgw_controller.replica_changes import drain_replica, stop_replica

@@ -13,7 +13,7 @@ from llmgw_controller.catalog_file import parse_models
 from llmgw_controller.core.apply import apply
 from llmgw_controller.core.catalog import spec_hash
 from llmgw_controller.core.plan import Change, PutNode, PutReplica, Reserve
-from llmgw_controller.core.state import Schedulability, Stored
+from llmgw_controller.core.rows import Schedulability, Stored
 from llmgw_controller.ledger import CHECK_S
 from llmgw_controller.ports import ClaimTaken, Fenced
 from llmgw_controller.reign import Reign

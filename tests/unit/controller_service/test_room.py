@@ -10,7 +10,8 @@ from llmgw.v1 import operator_pb2 as pb
 from llmgw_controller.adapters.lease_memory import MemoryLease
 from llmgw_controller.adapters.store_memory import MemoryStore
 from llmgw_controller.core.plan import Change, PutEviction, Release, Reserve
-from llmgw_controller.core.state import EvictionPolicy, EvictionState, Intervals, Phase, Wish
+from llmgw_controller.core.rows import EvictionState, Phase, Wish
+from llmgw_controller.core.state import EvictionPolicy, Intervals
 from llmgw_kit.errors import InvalidRequest, NotFound, Unavailable
 from llmgw_kit.ids import LeaseTerm
 from llmgw_kit.testing.clock import FakeClock

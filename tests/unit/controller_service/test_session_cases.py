@@ -3,8 +3,9 @@
 import pytest
 
 from llmgw.v1 import agent_pb2 as pb
+from llmgw_controller.core.heard import ShardState
 from llmgw_controller.core.routes import RouteTable, routes
-from llmgw_controller.core.state import Phase, ReplicaRow, ShardState
+from llmgw_controller.core.rows import Phase, ReplicaRow
 from llmgw_controller.fleet import Session
 from llmgw_controller.reign import Reign
 from llmgw_controller.replica_changes import stop_replica

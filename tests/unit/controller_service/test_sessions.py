@@ -8,7 +8,7 @@ from llmgw.v1 import agent_pb2 as pb
 from llmgw_controller import wire_agent
 from llmgw_controller.adapters.lease_memory import MemoryLease
 from llmgw_controller.adapters.store_memory import MemoryStore
-from llmgw_controller.core.state import Phase
+from llmgw_controller.core.rows import Phase
 from llmgw_controller.fleet import REFUSALS_TOLD, Session
 from llmgw_controller.reign import Reign
 from llmgw_kit.errors import InvalidRequest

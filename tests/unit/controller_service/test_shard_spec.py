@@ -1,6 +1,6 @@
 """What an agent is told of one shard."""
 
-from llmgw_controller.core.state import Phase, ShardRow
+from llmgw_controller.core.rows import Phase, ShardRow
 from llmgw_controller.wire_agent import shard_spec
 from llmgw_kit.ids import DeviceId, NodeId, ShardId
 from tests.unit.controller.build import model, replica

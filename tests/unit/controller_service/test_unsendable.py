@@ -10,7 +10,7 @@ from llmgw_controller.adapters.lease_memory import MemoryLease
 from llmgw_controller.adapters.store_memory import MemoryStore
 from llmgw_controller.catalog_file import canonical_json, parse_models
 from llmgw_controller.core.plan import PutModel
-from llmgw_controller.core.state import Phase
+from llmgw_controller.core.rows import Phase
 from llmgw_controller.reign import Reign
 from llmgw_kit.ids import ModelId
 from llmgw_kit.testing.clock import FakeClock

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from llmgw.v1 import operator_pb2 as pb
-from llmgw_controller.core.state import Wish
+from llmgw_controller.core.rows import Wish
 from llmgw_kit.errors import Conflict, InvalidRequest, LlmgwError, NotFound
 from llmgw_kit.ids import ReplicaId
 from llmgw_kit.testing.clock import FakeClock

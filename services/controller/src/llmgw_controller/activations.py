@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
 from llmgw_controller.core.plan import PutActivation
-from llmgw_controller.core.state import ActivationRow
+from llmgw_controller.core.rows import ActivationRow
 from llmgw_controller.leadership import Tenure
 from llmgw_controller.ledger import Ledger
 from llmgw_kit.ids import ModelId, RouterId

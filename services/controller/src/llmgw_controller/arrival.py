@@ -1,16 +1,9 @@
 """What an agent's Hello tells beside what it lists: events, and exits that are certain."""
 
 from llmgw_controller import wire_agent
+from llmgw_controller.core.heard import Exit, ShardReport, ShardState
 from llmgw_controller.core.plan import Change, PutEvent, Severity
-from llmgw_controller.core.state import (
-    Exit,
-    NodeRow,
-    ReplicaRow,
-    ShardReport,
-    ShardRow,
-    ShardState,
-    Stored,
-)
+from llmgw_controller.core.rows import NodeRow, ReplicaRow, ShardRow, Stored
 from llmgw_kit.ids import ShardId
 
 

@@ -9,7 +9,7 @@ from llmgw_controller.core.catalog import Model
 from llmgw_controller.core.deployments import effective_pinned, second_chance, wish_of
 from llmgw_controller.core.plan import PutDeployment
 from llmgw_controller.core.roster import goes
-from llmgw_controller.core.state import Wish
+from llmgw_controller.core.rows import Wish
 from llmgw_controller.core.words import counted
 from llmgw_controller.reign import Reign
 from llmgw_kit.errors import NotFound

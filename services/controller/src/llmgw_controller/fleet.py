@@ -10,18 +10,9 @@ from llmgw_controller.arrival import arrival_news, died_with_boot, exited
 from llmgw_controller.core.catalog import Catalog, Source
 from llmgw_controller.core.desired import DesiredShard, desired_for, shard_wish
 from llmgw_controller.core.device_news import device_news
+from llmgw_controller.core.heard import DeviceReport, Exit, NodeHeard, ShardState
 from llmgw_controller.core.plan import PutEvent, PutNode, Severity
-from llmgw_controller.core.state import (
-    DeviceReport,
-    Exit,
-    NodeHeard,
-    NodeRow,
-    ReplicaRow,
-    Schedulability,
-    ShardRow,
-    ShardState,
-    Stored,
-)
+from llmgw_controller.core.rows import NodeRow, ReplicaRow, Schedulability, ShardRow, Stored
 from llmgw_controller.core.strangers import strangers_of
 from llmgw_controller.leadership import Tenure
 from llmgw_controller.ledger import Ledger

@@ -10,7 +10,7 @@ from llmgw_controller.core.apply import apply
 from llmgw_controller.core.catalog import Catalog, Model, Source, merged
 from llmgw_controller.core.differences import differences
 from llmgw_controller.core.plan import Change, PutEvent, Severity
-from llmgw_controller.core.state import Stored
+from llmgw_controller.core.rows import Stored
 from llmgw_controller.core.storing import as_storable
 from llmgw_controller.leadership import Tenure
 from llmgw_controller.ports import Store

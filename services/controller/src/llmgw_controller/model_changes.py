@@ -21,7 +21,8 @@ from llmgw_controller.core.plan import (
 )
 from llmgw_controller.core.rollout import is_current
 from llmgw_controller.core.roster import goes
-from llmgw_controller.core.state import DeploymentRow, Snapshot, Stored, Wish
+from llmgw_controller.core.rows import DeploymentRow, Stored, Wish
+from llmgw_controller.core.state import Snapshot
 from llmgw_controller.reign import Reign
 from llmgw_kit.errors import Conflict, InvalidRequest, NotFound
 from llmgw_kit.ids import ModelId

@@ -8,7 +8,8 @@ from llmgw_controller.changes import commit, memory_warnings
 from llmgw_controller.core.hearing import NodeState, last_seen, node_state
 from llmgw_controller.core.moving import steps
 from llmgw_controller.core.plan import JudgeNode, PutNode
-from llmgw_controller.core.state import NodeRow, Schedulability, Snapshot, Stored
+from llmgw_controller.core.rows import NodeRow, Schedulability, Stored
+from llmgw_controller.core.state import Snapshot
 from llmgw_controller.core.words import lasting
 from llmgw_controller.reign import Reign
 from llmgw_kit.errors import Conflict, InvalidRequest, NotFound

@@ -24,7 +24,8 @@ from llmgw_controller.core.plan import (
 )
 from llmgw_controller.core.reconcile import reconcile
 from llmgw_controller.core.routes import routes
-from llmgw_controller.core.state import Snapshot, Stored
+from llmgw_controller.core.rows import Stored
+from llmgw_controller.core.state import Snapshot
 from llmgw_controller.core.strangers import holds_back
 from llmgw_controller.fleet import Fleet
 from llmgw_controller.leadership import Tenure

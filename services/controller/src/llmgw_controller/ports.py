@@ -10,7 +10,8 @@ from llmgw_controller.core.activity import Activity
 from llmgw_controller.core.benchmarks import BenchmarkRun
 from llmgw_controller.core.catalog import Model
 from llmgw_controller.core.plan import Change, Severity
-from llmgw_controller.core.state import ControllerSeen, EvictionRow, Stored
+from llmgw_controller.core.rows import EvictionRow, Stored
+from llmgw_controller.core.state import ControllerSeen
 from llmgw_kit.errors import Conflict
 from llmgw_kit.ids import LeaseTerm, ModelId, ReplicaId
 

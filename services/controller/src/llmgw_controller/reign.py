@@ -11,7 +11,8 @@ from llmgw_controller.activations import Activations
 from llmgw_controller.core.catalog import Model
 from llmgw_controller.core.idleness import fresh_routers
 from llmgw_controller.core.plan import Change, PutEvent, Severity
-from llmgw_controller.core.state import ControllerSeen, Intervals, Snapshot, Stored, Watched
+from llmgw_controller.core.rows import Stored
+from llmgw_controller.core.state import ControllerSeen, Intervals, Snapshot, Watched
 from llmgw_controller.core.watching import watch
 from llmgw_controller.fleet import Fleet
 from llmgw_controller.history import StatusRecorder

@@ -11,7 +11,8 @@ from llmgw_controller.core.dismissal import Dismissal, dismiss
 from llmgw_controller.core.idleness import verdicts
 from llmgw_controller.core.plan import Change, PutEvent, PutReplica, Severity
 from llmgw_controller.core.replica import is_unreachable
-from llmgw_controller.core.state import ReplicaRow, Snapshot, Stored, Wish
+from llmgw_controller.core.rows import ReplicaRow, Stored, Wish
+from llmgw_controller.core.state import Snapshot
 from llmgw_controller.reign import Reign
 from llmgw_kit.errors import NotFound
 from llmgw_kit.ids import ModelId, ReplicaId

@@ -18,7 +18,8 @@ from llmgw_controller.core.plan import (
     RaiseIdleFloor,
     Severity,
 )
-from llmgw_controller.core.state import EvictionPolicy, RouterRow
+from llmgw_controller.core.rows import RouterRow
+from llmgw_controller.core.state import EvictionPolicy
 from llmgw_controller.office import Office
 from llmgw_controller.ports import Fenced
 from llmgw_controller.reign import Reign

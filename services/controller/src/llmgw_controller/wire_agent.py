@@ -9,22 +9,18 @@ from llmgw.v1 import agent_pb2 as pb
 from llmgw.v1 import common_pb2
 from llmgw_controller.catalog_schema import ProfileWritten
 from llmgw_controller.core.catalog import Model, Profile, spec_hash
-from llmgw_controller.core.state import (
+from llmgw_controller.core.heard import (
     DeviceFault,
     DeviceReport,
-    DeviceRow,
     DeviceState,
     Exit,
     FaultClass,
     ForeignProcess,
     HeldWeights,
-    NodeRow,
-    ReplicaRow,
     ShardReport,
-    ShardRow,
     ShardState,
-    Wish,
 )
+from llmgw_controller.core.rows import DeviceRow, NodeRow, ReplicaRow, ShardRow, Wish
 from llmgw_kit.errors import InvalidRequest
 from llmgw_kit.ids import DeviceId, NodeId, ReplicaId, ShardId
 from llmgw_kit.text import is_name, printable

@@ -3,8 +3,9 @@
 from llmgw.v1 import agent_pb2 as agent
 from llmgw.v1 import operator_pb2 as pb
 from llmgw_controller.core.capacity import DeviceLine, Part
+from llmgw_controller.core.heard import DeviceFault, DeviceReport, FaultClass, ForeignProcess
 from llmgw_controller.core.hearing import NodeState
-from llmgw_controller.core.state import DeviceFault, DeviceReport, FaultClass, ForeignProcess, Schedulability
+from llmgw_controller.core.rows import Schedulability
 from llmgw_controller.core.view import NodeLine
 from llmgw_controller.wire_agent import DEVICE_STATE_TO_WIRE
 from llmgw_controller.wire_replicas import idleness

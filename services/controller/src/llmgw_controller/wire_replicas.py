@@ -3,7 +3,8 @@
 from llmgw.v1 import agent_pb2 as agent
 from llmgw.v1 import operator_pb2 as pb
 from llmgw_controller.core.activity import Busy, Idle, Unknown, Verdict
-from llmgw_controller.core.state import Exit, Phase, ShardReport
+from llmgw_controller.core.heard import Exit, ShardReport
+from llmgw_controller.core.rows import Phase
 from llmgw_controller.core.view import ModelLine, ReplicaLine, ShardLine
 from llmgw_controller.wire_agent import SHARD_STATE_TO_WIRE
 from llmgw_controller.wire_routing import AVAILABILITY_TO_WIRE

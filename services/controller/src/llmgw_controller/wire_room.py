@@ -3,7 +3,7 @@
 from llmgw.v1 import operator_pb2 as pb
 from llmgw_controller.core.holdings import Holding, Holdings, LetGo
 from llmgw_controller.core.proposals import Proposal
-from llmgw_controller.core.state import EvictionRow
+from llmgw_controller.core.rows import EvictionRow
 
 
 def holding(one: Holding) -> pb.IdleHolding:

@@ -29,7 +29,7 @@ from llmgw_controller.core.plan import (
     Release,
     Reserve,
 )
-from llmgw_controller.core.state import NodeRow, ReplicaRow, ShardRow
+from llmgw_controller.core.rows import NodeRow, ReplicaRow, ShardRow
 from llmgw_controller.ports import ClaimTaken
 from llmgw_kit.ids import LeaseTerm
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import asyncpg
 
-from llmgw_controller.core.state import (
+from llmgw_controller.core.rows import (
     ActivationRow,
     AttemptRow,
     Cause,

@@ -11,7 +11,7 @@ from llmgw_controller.adapters.lease_memory import MemoryLease
 from llmgw_controller.core.apply import Claimed, apply
 from llmgw_controller.core.benchmarks import BenchmarkRun
 from llmgw_controller.core.plan import Change, PutEvent
-from llmgw_controller.core.state import EvictionRow, Stored
+from llmgw_controller.core.rows import EvictionRow, Stored
 from llmgw_controller.core.storing import as_storable
 from llmgw_controller.ports import BENCHMARKS_KEPT, ClaimTaken, EventRow, Fenced, is_about
 from llmgw_kit.ids import LeaseTerm, ModelId

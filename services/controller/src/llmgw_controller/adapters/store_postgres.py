@@ -16,7 +16,7 @@ from llmgw_controller.adapters.lease_postgres import LEASE_NAME
 from llmgw_controller.adapters.postgres_errors import told
 from llmgw_controller.core.benchmarks import BenchmarkRun
 from llmgw_controller.core.plan import Change, Severity
-from llmgw_controller.core.state import EvictionRow, Stored
+from llmgw_controller.core.rows import EvictionRow, Stored
 from llmgw_controller.core.storing import as_storable
 from llmgw_controller.ports import PART, ClaimTaken, EventRow, Fenced
 from llmgw_kit.ids import LeaseTerm, ModelId

@@ -9,11 +9,13 @@ from dataclasses import dataclass
 from llmgw_controller.core.catalog import Model
 from llmgw_controller.core.deployments import STOPPED, is_stopped
 from llmgw_controller.core.draft import Draft
+from llmgw_controller.core.heard import ShardState
 from llmgw_controller.core.hearing import is_learning, report_of
 from llmgw_controller.core.loads import eta_of, held_somewhere
 from llmgw_controller.core.plan import CloseActivation, Severity
 from llmgw_controller.core.replica import is_routable
-from llmgw_controller.core.state import ActivationRow, Cause, Phase, ReplicaRow, ShardState, Snapshot, Wish
+from llmgw_controller.core.rows import ActivationRow, Cause, Phase, ReplicaRow, Wish
+from llmgw_controller.core.state import Snapshot
 from llmgw_kit.ids import ModelId
 
 #: Capacity is not announced ahead: a client that is told "no room" may as well ask again so much later.

@@ -32,7 +32,7 @@ from llmgw_controller.core.plan import (
     Release,
     Reserve,
 )
-from llmgw_controller.core.state import AttemptRow, DeploymentRow, LoadRecord, ReplicaRow, Stored
+from llmgw_controller.core.rows import AttemptRow, DeploymentRow, LoadRecord, ReplicaRow, Stored
 from llmgw_kit.errors import Conflict
 from llmgw_kit.ids import DeviceId, ModelId, NodeId, ReplicaId
 

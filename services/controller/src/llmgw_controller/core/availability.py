@@ -7,7 +7,8 @@ from llmgw_controller.core.activation import Pending, Refused, cold_eta_s, decid
 from llmgw_controller.core.catalog import Model
 from llmgw_controller.core.deployments import STOPPED, is_stopped
 from llmgw_controller.core.replica import is_routable
-from llmgw_controller.core.state import ReplicaRow, Snapshot, Wish
+from llmgw_controller.core.rows import ReplicaRow, Wish
+from llmgw_controller.core.state import Snapshot
 
 
 class Availability(Enum):

@@ -12,7 +12,8 @@ from llmgw_controller.core.catalog import Model, spec_hash
 from llmgw_controller.core.hearing import report_of
 from llmgw_controller.core.replica import is_routable
 from llmgw_controller.core.rollout import is_current
-from llmgw_controller.core.state import ReplicaRow, Snapshot
+from llmgw_controller.core.rows import ReplicaRow
+from llmgw_controller.core.state import Snapshot
 
 
 @dataclass(frozen=True)

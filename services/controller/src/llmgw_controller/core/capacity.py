@@ -7,7 +7,7 @@ from enum import Enum
 from llmgw_controller.core.activity import Busy, Idle, Verdict, Verdicts
 from llmgw_controller.core.claims import Device, Use
 from llmgw_controller.core.idleness import JUDGED
-from llmgw_controller.core.state import Stored
+from llmgw_controller.core.rows import Stored
 
 
 class Part(Enum):

@@ -8,18 +8,11 @@ from collections import Counter
 from dataclasses import dataclass, field, replace
 from enum import Enum
 
+from llmgw_controller.core.heard import DeviceReport, DeviceState, NodeHeard, ShardState
 from llmgw_controller.core.hearing import NodeState, node_state, takes_work, tombstones_of
 from llmgw_controller.core.memory import Measured, measured_of, usable_bytes
-from llmgw_controller.core.state import (
-    DeviceReport,
-    DeviceState,
-    LoadRecord,
-    NodeHeard,
-    NodeRow,
-    ReplicaRow,
-    ShardState,
-    Snapshot,
-)
+from llmgw_controller.core.rows import LoadRecord, NodeRow, ReplicaRow
+from llmgw_controller.core.state import Snapshot
 from llmgw_kit.ids import DeviceId, ModelId, NodeId, ReplicaId
 
 

@@ -8,7 +8,7 @@ from dataclasses import replace
 from llmgw_controller.core.catalog import Model, Source
 from llmgw_controller.core.plan import Change, ForgetAttempts, PutReplica
 from llmgw_controller.core.replica import with_phase, with_wish
-from llmgw_controller.core.state import DeploymentRow, Phase, Stored, Wish
+from llmgw_controller.core.rows import DeploymentRow, Phase, Stored, Wish
 from llmgw_kit.ids import ModelId, ReplicaId
 
 #: Why its replicas leave, and what whoever asks for it is told.

@@ -6,7 +6,7 @@ Level-triggered: whatever command was lost, this repairs. A shard leaves it once
 from llmgw_controller.core.catalog import Catalog
 from llmgw_controller.core.replica import RUNNING
 from llmgw_controller.core.rollout import is_current
-from llmgw_controller.core.state import Phase, ReplicaRow, ShardRow, Stored, Wish
+from llmgw_controller.core.rows import Phase, ReplicaRow, ShardRow, Stored, Wish
 from llmgw_kit.ids import NodeId
 
 DesiredShard = tuple[ReplicaRow, ShardRow, Wish]

@@ -2,8 +2,8 @@
 
 from collections.abc import Iterable, Iterator
 
+from llmgw_controller.core.heard import DeviceReport, DeviceState, FaultClass
 from llmgw_controller.core.plan import PutEvent, Severity
-from llmgw_controller.core.state import DeviceReport, DeviceState, FaultClass
 from llmgw_controller.core.words import lasting
 from llmgw_kit.ids import NodeId
 

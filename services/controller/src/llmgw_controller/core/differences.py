@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import fields, is_dataclass, replace
 from typing import Any
 
-from llmgw_controller.core.state import EvictionState, NodeRow, Stored
+from llmgw_controller.core.rows import EvictionState, NodeRow, Stored
 from llmgw_kit.ids import ModelId
 
 #: A store keeps times to the microsecond; less than this is the same time.

@@ -2,9 +2,10 @@
 
 from dataclasses import dataclass
 
+from llmgw_controller.core.heard import NodeHeard
 from llmgw_controller.core.hearing import NodeState, node_state
 from llmgw_controller.core.plan import Severity
-from llmgw_controller.core.state import NodeHeard, Snapshot
+from llmgw_controller.core.state import Snapshot
 from llmgw_kit.ids import NodeId
 
 

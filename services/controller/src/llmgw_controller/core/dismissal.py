@@ -10,8 +10,9 @@ from llmgw_controller.core.drains import drain_timeout_s
 from llmgw_controller.core.plan import PutReplica
 from llmgw_controller.core.replica import WISH_NEXT, is_unreachable, with_wish
 from llmgw_controller.core.roster import leaving_wish, live
+from llmgw_controller.core.rows import Phase, ReplicaRow, Wish
 from llmgw_controller.core.scale import target
-from llmgw_controller.core.state import Phase, ReplicaRow, Snapshot, Wish
+from llmgw_controller.core.state import Snapshot
 from llmgw_controller.core.words import counted, lasting
 
 

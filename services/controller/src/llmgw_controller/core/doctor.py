@@ -17,9 +17,11 @@ from llmgw_controller.core.doctor_traffic import (
     of_in_flight,
     of_routers,
 )
+from llmgw_controller.core.heard import ShardState
 from llmgw_controller.core.members import Member
 from llmgw_controller.core.plan import Severity
-from llmgw_controller.core.state import ReplicaRow, ShardState, Snapshot, Stored
+from llmgw_controller.core.rows import ReplicaRow, Stored
+from llmgw_controller.core.state import Snapshot
 from llmgw_controller.core.words import counted
 
 

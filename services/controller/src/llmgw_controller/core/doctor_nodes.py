@@ -3,9 +3,11 @@
 from collections.abc import Iterator
 
 from llmgw_controller.core.disagreement import Disagreement, Witness, listening
+from llmgw_controller.core.heard import NodeHeard, ShardState
 from llmgw_controller.core.hearing import report_of
 from llmgw_controller.core.plan import Severity
-from llmgw_controller.core.state import NodeHeard, Phase, ReplicaRow, ShardRow, ShardState, Snapshot
+from llmgw_controller.core.rows import Phase, ReplicaRow, ShardRow
+from llmgw_controller.core.state import Snapshot
 from llmgw_controller.core.words import counted, lasting
 
 #: A command, its report and the pass after it are over by then.

@@ -17,7 +17,8 @@ from llmgw_controller.core.plan import (
     Reserve,
     Severity,
 )
-from llmgw_controller.core.state import ReplicaRow, Snapshot, Stored
+from llmgw_controller.core.rows import ReplicaRow, Stored
+from llmgw_controller.core.state import Snapshot
 from llmgw_kit.ids import ReplicaId
 
 

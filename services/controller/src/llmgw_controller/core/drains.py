@@ -8,8 +8,10 @@ drain that only the controller wants is revocable, and is taken back.
 
 from enum import Enum
 
+from llmgw_controller.core.heard import ShardState
 from llmgw_controller.core.hearing import is_learning, report_of
-from llmgw_controller.core.state import ReplicaRow, ShardState, Snapshot
+from llmgw_controller.core.rows import ReplicaRow
+from llmgw_controller.core.state import Snapshot
 
 
 class DrainEnd(Enum):

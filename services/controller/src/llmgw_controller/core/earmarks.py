@@ -12,15 +12,8 @@ from llmgw_controller.core.claims import Rooms, rooms, with_claim
 from llmgw_controller.core.failing import startable
 from llmgw_controller.core.placement import Placement, memo_of, place
 from llmgw_controller.core.plan import Release
-from llmgw_controller.core.state import (
-    EvictionRow,
-    Phase,
-    PortQuarantine,
-    ReplicaRow,
-    Snapshot,
-    Stored,
-    Wish,
-)
+from llmgw_controller.core.rows import EvictionRow, Phase, PortQuarantine, ReplicaRow, Stored, Wish
+from llmgw_controller.core.state import Snapshot
 from llmgw_kit.ids import DeviceId, NodeId, ReplicaId
 
 #: Open receipts, each with its victim; None where that engine is gone.

@@ -9,7 +9,8 @@ from llmgw_controller.core.blame import Blame, blame_of
 from llmgw_controller.core.draft import Draft
 from llmgw_controller.core.exits import exit_of
 from llmgw_controller.core.failing import profile_rests_until, startable, told_failing, with_attempt
-from llmgw_controller.core.state import AttemptRow, Exit, ReplicaRow
+from llmgw_controller.core.heard import Exit
+from llmgw_controller.core.rows import AttemptRow, ReplicaRow
 
 #: What could not be had is asked for again after as long as after so many failures: a mirror that is down is
 #: down for all, and a thousand replicas that asked every few seconds would be felt by the store.

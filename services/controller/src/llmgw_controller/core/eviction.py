@@ -16,15 +16,8 @@ from llmgw_controller.core.plan import PutActivation, PutEviction
 from llmgw_controller.core.proposals import HOPELESS_MOST, Proposal, profile_of, propose
 from llmgw_controller.core.regret import Prices, prices
 from llmgw_controller.core.roster import let_go
-from llmgw_controller.core.state import (
-    ActivationRow,
-    Cause,
-    EvictionPolicy,
-    EvictionRow,
-    EvictionState,
-    ReplicaRow,
-    Snapshot,
-)
+from llmgw_controller.core.rows import ActivationRow, Cause, EvictionRow, EvictionState, ReplicaRow
+from llmgw_controller.core.state import EvictionPolicy, Snapshot
 from llmgw_controller.core.waiting import is_missed, rotated, waiting
 
 #: Evictions begun at one moment; further ones begin in the passes that follow at once.

@@ -3,7 +3,8 @@
 from llmgw_controller.core.activity import Idle
 from llmgw_controller.core.hearing import report_of
 from llmgw_controller.core.idleness import fresh_routers
-from llmgw_controller.core.state import ReplicaRow, Snapshot
+from llmgw_controller.core.rows import ReplicaRow
+from llmgw_controller.core.state import Snapshot
 from llmgw_controller.core.words import lasting
 
 

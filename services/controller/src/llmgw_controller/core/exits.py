@@ -5,17 +5,11 @@ shard at all: its list is complete, so what is not in it does not run.
 """
 
 from llmgw_controller.core.draft import Draft
+from llmgw_controller.core.heard import Exit, ShardState
 from llmgw_controller.core.hearing import report_of
 from llmgw_controller.core.plan import Release
-from llmgw_controller.core.state import (
-    Exit,
-    Phase,
-    PortQuarantine,
-    ReplicaRow,
-    ShardRow,
-    ShardState,
-    Snapshot,
-)
+from llmgw_controller.core.rows import Phase, PortQuarantine, ReplicaRow, ShardRow
+from llmgw_controller.core.state import Snapshot
 
 #: An agent that spoke so long after a phase began and does not list the shard has no such shard. Longer
 #: than a command needs to be taken up: a start still under way must not be taken for an exit.

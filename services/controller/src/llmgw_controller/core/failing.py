@@ -14,7 +14,8 @@ from llmgw_controller.core.blame import Blame, blame_of
 from llmgw_controller.core.catalog import Model, Profile
 from llmgw_controller.core.draft import Draft
 from llmgw_controller.core.plan import ForgetAttempts, PutAttempt
-from llmgw_controller.core.state import AttemptRow, Intervals, Phase, Stored, Wish
+from llmgw_controller.core.rows import AttemptRow, Phase, Stored, Wish
+from llmgw_controller.core.state import Intervals
 from llmgw_kit.ids import ModelId, NodeId, ReplicaId
 
 #: A node rests so many times longer than its replica waits: it must still rest when the wait is over, or the

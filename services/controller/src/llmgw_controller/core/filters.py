@@ -8,7 +8,7 @@ from llmgw_controller.core.explain import Reason
 from llmgw_controller.core.hearing import NodeState
 from llmgw_controller.core.memory import Measured, MemoryClaim, memory_claim
 from llmgw_controller.core.port_bands import Band, bands, lease
-from llmgw_controller.core.state import Schedulability
+from llmgw_controller.core.rows import Schedulability
 from llmgw_kit.ids import NodeId, ReplicaId
 
 

@@ -16,7 +16,8 @@ from llmgw_controller.core.loads import eta
 from llmgw_controller.core.proposals import usual_free_s
 from llmgw_controller.core.question import Question, ask, drained, heard_again, stopped, uncordoned
 from llmgw_controller.core.regret import Prices, prices
-from llmgw_controller.core.state import Cause, EvictionPolicy, Snapshot
+from llmgw_controller.core.rows import Cause
+from llmgw_controller.core.state import EvictionPolicy, Snapshot
 from llmgw_controller.core.victims import Candidate, choose
 from llmgw_controller.core.words import counted, lasting
 from llmgw_kit.ids import NodeId, ReplicaId

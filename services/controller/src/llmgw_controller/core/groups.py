@@ -12,12 +12,13 @@ from llmgw_controller.core.draft import Draft
 from llmgw_controller.core.drains import DrainEnd, end_of_drain, quiet_since
 from llmgw_controller.core.ends import judge_end
 from llmgw_controller.core.exits import exit_of, release_exited
+from llmgw_controller.core.heard import Exit, ShardState
 from llmgw_controller.core.hearing import report_of
 from llmgw_controller.core.loads import measured
 from llmgw_controller.core.plan import DeleteReplica, Drain, PutAttempt, PutLoad, PutReplica, Severity, Stop
 from llmgw_controller.core.replica import with_phase, with_wish
 from llmgw_controller.core.roster import cancel_drain
-from llmgw_controller.core.state import Exit, Phase, ReplicaRow, ShardState, Wish
+from llmgw_controller.core.rows import Phase, ReplicaRow, Wish
 from llmgw_controller.core.watchdog import hang
 from llmgw_controller.core.words import counted
 

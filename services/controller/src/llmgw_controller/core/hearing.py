@@ -6,7 +6,9 @@ All of it is computed from the snapshot and the clock; only LOST, which gives cl
 from dataclasses import dataclass
 from enum import Enum
 
-from llmgw_controller.core.state import NodeRow, Schedulability, ShardReport, ShardRow, Snapshot
+from llmgw_controller.core.heard import ShardReport
+from llmgw_controller.core.rows import NodeRow, Schedulability, ShardRow
+from llmgw_controller.core.state import Snapshot
 from llmgw_kit.ids import NodeId
 
 

@@ -12,7 +12,8 @@ from llmgw_controller.core.idleness import last_asked_at
 from llmgw_controller.core.plan import Change, PutEvent, PutReplica, Severity
 from llmgw_controller.core.regret import prices
 from llmgw_controller.core.replica import with_wish
-from llmgw_controller.core.state import Phase, ReplicaRow, Snapshot, Wish
+from llmgw_controller.core.rows import Phase, ReplicaRow, Wish
+from llmgw_controller.core.state import Snapshot
 from llmgw_controller.core.staying import Asker, Kept, kept
 from llmgw_controller.core.words import counted, lasting
 from llmgw_kit.ids import ModelId, ReplicaId

@@ -15,8 +15,10 @@ from llmgw_controller.core.activity import (
 )
 from llmgw_controller.core.catalog import Model
 from llmgw_controller.core.deployments import effective_pinned
+from llmgw_controller.core.heard import ShardReport
 from llmgw_controller.core.replica import is_unreachable
-from llmgw_controller.core.state import Phase, ReplicaRow, ShardReport, Snapshot, Stored
+from llmgw_controller.core.rows import Phase, ReplicaRow, Stored
+from llmgw_controller.core.state import Snapshot
 from llmgw_kit.ids import ReplicaId, RouterId
 
 #: Phases of which a verdict makes sense: an engine that clients may be using.

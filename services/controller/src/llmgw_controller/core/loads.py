@@ -8,8 +8,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from llmgw_controller.core.catalog import Model, Profile
+from llmgw_controller.core.heard import ShardReport
 from llmgw_controller.core.hearing import report_of
-from llmgw_controller.core.state import LoadRecord, ReplicaRow, ShardReport, Snapshot, Stored
+from llmgw_controller.core.rows import LoadRecord, ReplicaRow, Stored
+from llmgw_controller.core.state import Snapshot
 from llmgw_kit.ids import ModelId
 
 

@@ -16,15 +16,8 @@ from llmgw_controller.core.hearing import is_learning
 from llmgw_controller.core.idleness import unused_s
 from llmgw_controller.core.plan import PutEviction, PutReplica, Severity
 from llmgw_controller.core.replica import taken_back, with_wish
-from llmgw_controller.core.state import (
-    EvictionPolicy,
-    EvictionRow,
-    EvictionState,
-    Phase,
-    ReplicaRow,
-    Snapshot,
-    Wish,
-)
+from llmgw_controller.core.rows import EvictionRow, EvictionState, Phase, ReplicaRow, Wish
+from llmgw_controller.core.state import EvictionPolicy, Snapshot
 from llmgw_controller.core.waiting import is_missed
 from llmgw_controller.core.words import lasting
 from llmgw_kit.ids import ReplicaId

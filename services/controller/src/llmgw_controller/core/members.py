@@ -4,7 +4,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from llmgw_controller.core.idleness import fresh_routers
-from llmgw_controller.core.state import RouterRow, Snapshot
+from llmgw_controller.core.rows import RouterRow
+from llmgw_controller.core.state import Snapshot
 from llmgw_controller.core.words import lasting
 from llmgw_kit.ids import RouterId
 

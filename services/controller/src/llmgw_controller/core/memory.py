@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 from llmgw_controller.core.catalog import Engine, Model, Profile
-from llmgw_controller.core.state import LoadRecord
+from llmgw_controller.core.rows import LoadRecord
 
 #: Spec hash, which names the GPU class too -> most bytes that any device was seen to hold.
 Measured = Mapping[str, int]

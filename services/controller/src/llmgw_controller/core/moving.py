@@ -16,8 +16,9 @@ from llmgw_controller.core.loads import eta
 from llmgw_controller.core.placement import Placement, place
 from llmgw_controller.core.placing import rank
 from llmgw_controller.core.roster import live
+from llmgw_controller.core.rows import NodeRow, Phase, ReplicaRow, Schedulability, Wish
 from llmgw_controller.core.scale import target
-from llmgw_controller.core.state import NodeRow, Phase, ReplicaRow, Schedulability, Snapshot, Wish
+from llmgw_controller.core.state import Snapshot
 from llmgw_controller.core.words import lasting
 from llmgw_kit.ids import ReplicaId
 

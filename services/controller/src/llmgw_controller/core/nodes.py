@@ -5,9 +5,10 @@ tombstone stands for each, so that the node takes no work until their exits were
 """
 
 from llmgw_controller.core.draft import Draft
+from llmgw_controller.core.heard import ShardState
 from llmgw_controller.core.hearing import NodeState, brake, is_back, is_learning, last_seen, node_state
 from llmgw_controller.core.plan import DropTombstone, JudgeNode, PutTombstone, Release, Severity
-from llmgw_controller.core.state import NodeRow, ShardState, Tombstone
+from llmgw_controller.core.rows import NodeRow, Tombstone
 from llmgw_kit.ids import NodeId, ShardId
 
 

@@ -16,9 +16,10 @@ from llmgw_controller.core.explain import Explanation, Filtered, Fit, NearMiss, 
 from llmgw_controller.core.filters import Ask, ask_of, comes_free, first_reason, is_free, never, suits
 from llmgw_controller.core.memory import Measured, MemoryClaim
 from llmgw_controller.core.port_bands import lease, ports_needed
+from llmgw_controller.core.rows import ShardRow
 from llmgw_controller.core.score import Fullness, Score, fullness, score
 from llmgw_controller.core.sizes import Sizes
-from llmgw_controller.core.state import ShardRow, Snapshot
+from llmgw_controller.core.state import Snapshot
 from llmgw_controller.core.words import counted, sized
 from llmgw_kit.ids import DeviceId, ModelId, NodeId, ReplicaId, ShardId
 

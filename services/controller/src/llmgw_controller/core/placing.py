@@ -21,7 +21,7 @@ from llmgw_controller.core.idleness import idle_replicas
 from llmgw_controller.core.placement import Placement, Refusal, explain, kept, memo_of, place, placed
 from llmgw_controller.core.plan import FetchWeights, PutReplica, Reserve, Severity, Start
 from llmgw_controller.core.replica import with_phase
-from llmgw_controller.core.state import Phase, ReplicaRow, Wish
+from llmgw_controller.core.rows import Phase, ReplicaRow, Wish
 from llmgw_controller.core.strangers import holds_back
 from llmgw_controller.core.words import sized
 from llmgw_kit.ids import NodeId

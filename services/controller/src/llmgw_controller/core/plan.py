@@ -8,7 +8,7 @@ lost one is repaired by the next complete Desired.
 from dataclasses import dataclass
 from enum import Enum
 
-from llmgw_controller.core.state import (
+from llmgw_controller.core.rows import (
     ActivationRow,
     AttemptRow,
     DeploymentRow,

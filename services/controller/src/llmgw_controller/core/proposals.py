@@ -20,7 +20,8 @@ from llmgw_controller.core.hearing import brake, is_learning
 from llmgw_controller.core.loads import quantile
 from llmgw_controller.core.placement import explain, memo_of
 from llmgw_controller.core.regret import Prices, prices
-from llmgw_controller.core.state import EvictionPolicy, EvictionState, ReplicaRow, Snapshot, Wish
+from llmgw_controller.core.rows import EvictionState, ReplicaRow, Wish
+from llmgw_controller.core.state import EvictionPolicy, Snapshot
 from llmgw_controller.core.staying import Asker, Kept, Why, kept
 from llmgw_controller.core.victims import Candidate, Choice, choose
 from llmgw_controller.core.waiting import Wait, waiting

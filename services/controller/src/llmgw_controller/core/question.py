@@ -11,23 +11,15 @@ from llmgw_controller.core.catalog import Model
 from llmgw_controller.core.claims import Rooms, rooms
 from llmgw_controller.core.deployments import is_stopped
 from llmgw_controller.core.draft import Draft
+from llmgw_controller.core.heard import NodeHeard
 from llmgw_controller.core.idleness import verdicts
 from llmgw_controller.core.placing import place_waiting, rank
 from llmgw_controller.core.plan import PutDeployment, PutReplica
 from llmgw_controller.core.reconcile import reconcile
 from llmgw_controller.core.replica import with_wish
 from llmgw_controller.core.roster import create, leaving_wish
-from llmgw_controller.core.state import (
-    Cause,
-    DeploymentRow,
-    NodeHeard,
-    Phase,
-    ReplicaRow,
-    Schedulability,
-    Snapshot,
-    Stored,
-    Wish,
-)
+from llmgw_controller.core.rows import Cause, DeploymentRow, Phase, ReplicaRow, Schedulability, Stored, Wish
+from llmgw_controller.core.state import Snapshot
 from llmgw_kit.ids import NodeId, ReplicaId
 
 WAITING = frozenset({Phase.WANTED, Phase.UNPLACEABLE})

@@ -11,7 +11,8 @@ from llmgw_controller.core.catalog import Model, Profile
 from llmgw_controller.core.draft import Draft
 from llmgw_controller.core.loads import quantile
 from llmgw_controller.core.plan import PutEviction, Severity
-from llmgw_controller.core.state import Cause, EvictionRow, EvictionState, LoadRecord, Snapshot, Wish
+from llmgw_controller.core.rows import Cause, EvictionRow, EvictionState, LoadRecord, Wish
+from llmgw_controller.core.state import Snapshot
 from llmgw_controller.core.words import lasting
 from llmgw_kit.ids import ModelId
 

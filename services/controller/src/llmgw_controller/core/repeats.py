@@ -5,9 +5,10 @@ second pass over the same snapshot gives again, and it never changes a row.
 """
 
 from llmgw_controller.core.draft import Draft
+from llmgw_controller.core.heard import ShardState
 from llmgw_controller.core.hearing import report_of
 from llmgw_controller.core.plan import Drain, FetchWeights, Start, Stop
-from llmgw_controller.core.state import Phase, ReplicaRow, ShardState
+from llmgw_controller.core.rows import Phase, ReplicaRow
 
 #: Longer than a command and the report that follows it take on a busy node.
 REPEAT_AFTER_S = 5.0

@@ -6,8 +6,10 @@ the agents' reports and the clock, so no stale stamp can outlive the silence tha
 
 from dataclasses import replace
 
+from llmgw_controller.core.heard import ShardState
 from llmgw_controller.core.hearing import is_learning, is_silent, report_of
-from llmgw_controller.core.state import Phase, ReplicaRow, ShardState, Snapshot, Wish
+from llmgw_controller.core.rows import Phase, ReplicaRow, Wish
+from llmgw_controller.core.state import Snapshot
 
 #: Lines of `story` kept; older ones are in the events.
 STORY_LINES = 20

@@ -12,7 +12,8 @@ from llmgw_controller.core.filters import Ask, ask_of
 from llmgw_controller.core.hearing import NodeState
 from llmgw_controller.core.placement import Memo, Refusal, explain, place
 from llmgw_controller.core.placing import rank
-from llmgw_controller.core.state import Phase, ReplicaRow, Snapshot, Wish
+from llmgw_controller.core.rows import Phase, ReplicaRow, Wish
+from llmgw_controller.core.state import Snapshot
 from llmgw_controller.core.words import counted
 from llmgw_kit.ids import ModelId, NodeId, ReplicaId
 

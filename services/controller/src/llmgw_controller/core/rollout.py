@@ -18,7 +18,7 @@ from llmgw_controller.core.placement import explain, memo_of
 from llmgw_controller.core.plan import PutReplica
 from llmgw_controller.core.replica import with_phase
 from llmgw_controller.core.roster import create, let_go, live
-from llmgw_controller.core.state import Phase, ReplicaRow, Schedulability, Stored, Wish
+from llmgw_controller.core.rows import Phase, ReplicaRow, Schedulability, Stored, Wish
 from llmgw_kit.ids import ReplicaId
 
 _RISING = frozenset({Phase.WANTED, Phase.RESERVED, Phase.STARTING, Phase.BACKOFF, Phase.FAILED})

@@ -7,7 +7,7 @@ from llmgw_controller.core.catalog import Model, Source, spec_hash
 from llmgw_controller.core.draft import Draft
 from llmgw_controller.core.plan import PutReplica, Severity
 from llmgw_controller.core.replica import taken_back, with_wish
-from llmgw_controller.core.state import Cause, Phase, ReplicaRow, Wish
+from llmgw_controller.core.rows import Cause, Phase, ReplicaRow, Wish
 from llmgw_controller.core.words import counted
 from llmgw_kit.ids import ModelId, ReplicaId
 

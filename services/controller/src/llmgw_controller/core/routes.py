@@ -15,7 +15,8 @@ from llmgw_controller.core.deployments import created_at
 from llmgw_controller.core.fabrics import fabrics
 from llmgw_controller.core.hearing import NodeState
 from llmgw_controller.core.replica import is_routable, is_serving
-from llmgw_controller.core.state import Phase, ReplicaRow, Snapshot, Wish
+from llmgw_controller.core.rows import Phase, ReplicaRow, Wish
+from llmgw_controller.core.state import Snapshot
 from llmgw_kit.ids import ModelId, NodeId, ReplicaId
 
 #: ETAs are told in steps of so many seconds, so that a countdown is not a delta at every pass.

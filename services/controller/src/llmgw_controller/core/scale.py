@@ -2,8 +2,9 @@
 
 Up by one at a time, when requests have waited without a break and the newest replica had time to help.
 What a request or a load has brought up leaves only because it is idle: a load that comes and goes never
-stops what it may use again. What is more than configuration and demand want, as after a lower `replicas` or where a
-rollout or a silent node had brought in another, leaves at once, those that serve nobody first; it drains.
+stops what it may use again. What is more than configuration and demand want, as after a lower `replicas`
+or where a rollout or a silent node had brought in another, leaves at once, those that serve nobody first;
+it drains.
 """
 
 from dataclasses import replace
@@ -18,7 +19,8 @@ from llmgw_controller.core.plan import PutReplica
 from llmgw_controller.core.replica import is_unreachable
 from llmgw_controller.core.rollout import outdated, roll, surge_most
 from llmgw_controller.core.roster import IDLE, cancel_drain, create, let_go, live
-from llmgw_controller.core.state import Cause, EvictionPolicy, Intervals, Phase, ReplicaRow, Wish
+from llmgw_controller.core.rows import Cause, Phase, ReplicaRow, Wish
+from llmgw_controller.core.state import EvictionPolicy, Intervals
 from llmgw_kit.ids import ModelId
 
 #: Who leaves first when there are too many: those that serve nobody.

@@ -14,7 +14,8 @@ from llmgw_controller.core.activity import Idle
 from llmgw_controller.core.catalog import Model
 from llmgw_controller.core.deployments import effective_pinned
 from llmgw_controller.core.regret import Prices
-from llmgw_controller.core.state import Cause, Phase, ReplicaRow, Snapshot, Wish
+from llmgw_controller.core.rows import Cause, Phase, ReplicaRow, Wish
+from llmgw_controller.core.state import Snapshot
 from llmgw_controller.core.words import lasting
 
 #: How long nobody must have used a model whose spec names no `idle_after_s`.

@@ -9,19 +9,10 @@ from dataclasses import dataclass
 
 from llmgw_controller.core.catalog import Model, Profile, spec_hash
 from llmgw_controller.core.draft import Draft
+from llmgw_controller.core.heard import NodeHeard, ShardReport, ShardState
 from llmgw_controller.core.plan import Reserve
-from llmgw_controller.core.state import (
-    Cause,
-    NodeHeard,
-    Phase,
-    ReplicaRow,
-    ShardReport,
-    ShardRow,
-    ShardState,
-    Snapshot,
-    Stored,
-    Wish,
-)
+from llmgw_controller.core.rows import Cause, Phase, ReplicaRow, ShardRow, Stored, Wish
+from llmgw_controller.core.state import Snapshot
 from llmgw_kit.ids import ModelId, NodeId, ReplicaId, ShardId
 
 #: A leader without rows places nothing, and tells routers nothing, for so long: agents that lost their

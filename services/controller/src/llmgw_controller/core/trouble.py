@@ -8,13 +8,15 @@ from llmgw_controller.core.catalog import Model
 from llmgw_controller.core.claims import Device, Room, Rooms, Use
 from llmgw_controller.core.drains import drain_timeout_s
 from llmgw_controller.core.failing import failing
+from llmgw_controller.core.heard import DeviceReport, DeviceState
 from llmgw_controller.core.hearing import NodeState, brake, is_learning, last_seen
 from llmgw_controller.core.idleness import idle_replicas, silent_members
 from llmgw_controller.core.placement import Memo, explain
 from llmgw_controller.core.plan import Severity
 from llmgw_controller.core.port_bands import EPHEMERAL, overlaps_ephemeral
 from llmgw_controller.core.replica import is_unreachable
-from llmgw_controller.core.state import DeviceReport, DeviceState, Phase, ReplicaRow, Snapshot, Wish
+from llmgw_controller.core.rows import Phase, ReplicaRow, Wish
+from llmgw_controller.core.state import Snapshot
 from llmgw_controller.core.watchdog import ailing, stall_of
 from llmgw_controller.core.weights_held import pressure
 from llmgw_controller.core.words import counted, lasting, sized

@@ -14,21 +14,15 @@ from llmgw_controller.core.catalog import Model, Source
 from llmgw_controller.core.claims import Rooms, rooms
 from llmgw_controller.core.deployments import created_at, effective_pinned, is_stopped
 from llmgw_controller.core.fabrics import FabricLine, fabrics
+from llmgw_controller.core.heard import HeldWeights, ShardReport
 from llmgw_controller.core.hearing import NodeState, brake, is_learning, report_of
 from llmgw_controller.core.holdings import Holdings, holdings
 from llmgw_controller.core.idleness import fresh_routers, idle_replicas, last_asked_at
 from llmgw_controller.core.proposals import Proposal, proposals
 from llmgw_controller.core.replica import is_routable, is_unreachable
 from llmgw_controller.core.routes import endpoint_url
-from llmgw_controller.core.state import (
-    HeldWeights,
-    Phase,
-    ReplicaRow,
-    Schedulability,
-    ShardReport,
-    ShardRow,
-    Snapshot,
-)
+from llmgw_controller.core.rows import Phase, ReplicaRow, Schedulability, ShardRow
+from llmgw_controller.core.state import Snapshot
 from llmgw_controller.core.trouble import Trouble, troubles
 from llmgw_kit.ids import ModelId, NodeId, ReplicaId
 

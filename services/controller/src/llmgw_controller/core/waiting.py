@@ -4,7 +4,8 @@ from dataclasses import dataclass
 
 from llmgw_controller.core.catalog import Model
 from llmgw_controller.core.placing import rank
-from llmgw_controller.core.state import Cause, Phase, ReplicaRow, Snapshot, Wish
+from llmgw_controller.core.rows import Cause, Phase, ReplicaRow, Wish
+from llmgw_controller.core.state import Snapshot
 from llmgw_kit.ids import ModelId
 
 

@@ -8,8 +8,10 @@ not heard now, a replica that is not READY, and anything while a new leader stil
 from dataclasses import dataclass
 from textwrap import shorten
 
+from llmgw_controller.core.heard import Exit, ShardReport
 from llmgw_controller.core.hearing import is_learning, is_silent, report_of
-from llmgw_controller.core.state import Exit, Phase, ReplicaRow, ShardReport, ShardRow, Snapshot
+from llmgw_controller.core.rows import Phase, ReplicaRow, ShardRow
+from llmgw_controller.core.state import Snapshot
 from llmgw_controller.core.words import counted, lasting
 
 #: A profile without a limit of its own: no engine needs so long for a token.

@@ -10,7 +10,8 @@ from llmgw_controller.core.idleness import JUDGED, fresh_routers
 from llmgw_controller.core.loads import held_where_placed
 from llmgw_controller.core.replica import is_routable
 from llmgw_controller.core.rollout import is_current
-from llmgw_controller.core.state import Phase, ReplicaRow, Schedulability, Snapshot, Watched, Wish
+from llmgw_controller.core.rows import Phase, ReplicaRow, Schedulability, Wish
+from llmgw_controller.core.state import Snapshot, Watched
 
 
 def watch(before: Watched, snapshot: Snapshot, now: float) -> Watched:

@@ -10,9 +10,10 @@ from dataclasses import dataclass
 from llmgw_controller.core.catalog import Catalog, Model, Weights
 from llmgw_controller.core.claims import rooms
 from llmgw_controller.core.explain import Reason
+from llmgw_controller.core.heard import HeldWeights, NodeHeard
 from llmgw_controller.core.placement import explain
 from llmgw_controller.core.rollout import is_current
-from llmgw_controller.core.state import HeldWeights, NodeHeard, Snapshot
+from llmgw_controller.core.state import Snapshot
 from llmgw_kit.ids import ModelId, NodeId, ReplicaId
 
 #: What keeps weights from being of use on a node for as long as it is as it is; to be full is none of it.

@@ -15,7 +15,8 @@ from llmgw_controller.core.idleness import idle_replicas
 from llmgw_controller.core.placement import explain
 from llmgw_controller.core.question import WAITING, Answer, Question, ask, one_more, rooms_before, waiting
 from llmgw_controller.core.replica import is_routable
-from llmgw_controller.core.state import Phase, Snapshot
+from llmgw_controller.core.rows import Phase
+from llmgw_controller.core.state import Snapshot
 from llmgw_controller.core.watchdog import ailing
 from llmgw_controller.core.words import lasting
 from llmgw_kit.ids import ModelId, NodeId

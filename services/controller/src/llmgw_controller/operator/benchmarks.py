@@ -13,7 +13,8 @@ from llmgw_controller.core.capacity_answer import Limits, answer
 from llmgw_controller.core.catalog import Model
 from llmgw_controller.core.idleness import verdicts
 from llmgw_controller.core.replica import is_routable
-from llmgw_controller.core.state import ReplicaRow, ShardRow, Snapshot
+from llmgw_controller.core.rows import ReplicaRow, ShardRow
+from llmgw_controller.core.state import Snapshot
 from llmgw_controller.operator.desk import Context, Desk
 from llmgw_controller.ports import Fenced
 from llmgw_controller.reign import Reign

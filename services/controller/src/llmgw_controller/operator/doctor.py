@@ -3,7 +3,7 @@
 from llmgw.v1 import operator_pb2 as pb
 from llmgw_controller import wire_explained
 from llmgw_controller.core.doctor import DatabaseWord
-from llmgw_controller.core.state import Stored
+from llmgw_controller.core.rows import Stored
 from llmgw_controller.operator.desk import Context, Desk
 from llmgw_controller.reign import Reign
 from llmgw_controller.whole_status import examined

@@ -6,7 +6,7 @@ from contextlib import aclosing
 
 from llmgw.v1 import agent_pb2
 from llmgw.v1 import operator_pb2 as pb
-from llmgw_controller.core.state import ReplicaRow
+from llmgw_controller.core.rows import ReplicaRow
 from llmgw_controller.operator.desk import Context, Desk
 from llmgw_controller.ports import Fenced
 from llmgw_controller.reign import Reign

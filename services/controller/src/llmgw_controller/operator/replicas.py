@@ -1,7 +1,7 @@
 """The calls that let replicas go."""
 
 from llmgw.v1 import operator_pb2 as pb
-from llmgw_controller.core.state import Wish
+from llmgw_controller.core.rows import Wish
 from llmgw_controller.operator.desk import Context, Desk
 from llmgw_controller.replica_changes import let_go
 
