@@ -24,7 +24,7 @@ BAD: dict[str, tuple[dict[str, Any], str]] = {
         {"models": [{**MODEL, "profiles": [{**MODEL["profiles"][0], "tensor_parallel": 4}]}]},
         "= 4, but nodes 1 x gpus_per_node 1 = 1 GPUs",
     ),
-    "two models of one name": ({"models": [MODEL, MODEL]}, "'tiny' belongs to two models"),
+    "two models of one name": ({"models": [MODEL, MODEL]}, "two models are named 'tiny'"),
     "an address without its port": ({"listen": "127.0.0.1"}, "has no port; expected HOST:PORT"),
     "a mirror with a scheme": (
         {"mirror": "http://mirror:7071", "mirror_url": "http://mirror:8071"}, "expected HOST:PORT",

@@ -3,7 +3,7 @@
 import asyncio
 import errno
 import json
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import quote
@@ -119,7 +119,7 @@ class MirrorClient:
             raise Unavailable(f"mirror {mirror} answered another range of {file.path} than asked")
         pending = bytearray()
         try:
-            async for chunk in answer.content.iter_any():
+            async for chunk in _pieces(answer.content):
                 if into.size + len(pending) + len(chunk) > file.size:
                     raise Conflict(
                         f"mirror {mirror} sends more of {file.path} than it listed", code="listing_changed"
@@ -138,6 +138,19 @@ class MirrorClient:
         await asyncio.shield(asyncio.to_thread(into.append, bytes(pending)))
         on_bytes(len(pending))
         pending.clear()
+
+
+async def _pieces(content: aiohttp.StreamReader) -> AsyncIterator[bytes]:
+    """What comes, and of a link that breaks also what had come and was not read yet: aiohttp answers reads
+    with the error first, and a link that breaks more often than a buffer fills would never get anywhere."""
+    try:
+        async for piece in content.iter_any():
+            yield piece
+    except (aiohttp.ClientError, OSError, TimeoutError):
+        content.set_exception(None)  # type: ignore[arg-type]
+        if left := content.read_nowait():
+            yield left
+        raise
 
 
 def _url(mirror: str, key: WeightsKey, *path: str) -> URL:
