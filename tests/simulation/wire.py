@@ -221,6 +221,7 @@ def _endpoint(one: routing_pb2.Endpoint) -> Endpoint:
         node_id=NodeId(one.node_id),
         draining=one.draining,
         credential=None,
+        concurrency=one.max_concurrency if one.HasField("max_concurrency") else None,
     )
 
 

@@ -6,6 +6,7 @@ import pytest
 
 from llmgw_controller.core.apply import LOADS_KEPT, Claimed, apply
 from llmgw_controller.core.availability import Availability
+from llmgw_controller.core.catalog import merged
 from llmgw_controller.core.desired import desired_for
 from llmgw_controller.core.heard import ShardState
 from llmgw_controller.core.plan import (
@@ -20,6 +21,7 @@ from llmgw_controller.core.plan import (
 )
 from llmgw_controller.core.routes import diff, routes
 from llmgw_controller.core.rows import LoadRecord, Phase, PortQuarantine, Stored, Wish
+from llmgw_controller.wire_routing import endpoint
 from llmgw_kit.ids import ModelId, NodeId, ShardId
 from tests.unit.controller.build import NOW, Stage, heard, model, node, replica, report, shard, snapshot
 
@@ -154,6 +156,20 @@ def test_a_gang_answers_at_its_first_rank():
     parts = (shard("m/1", "n2", 0, rank=1), shard("m/1", "n1", 0))
     table = routes(snapshot([ONE], [node("n1"), node("n2")], [replica(ONE, 1, Phase.READY, *parts)]), NOW)
     assert table.endpoints["m/1@1"].node_id == "n1"
+
+
+@pytest.mark.parametrize("said", [None, 48])
+def test_routers_are_told_how_many_a_replica_runs_at_once_as_the_profile_says_now(said):
+    """It is no part of the spec hash: a replica that runs follows it without a restart."""
+    before = ready("a")
+    profiles = tuple(replace(one, concurrency=said) for one in ONE.profiles)
+    after = replace(before, catalog=merged([replace(ONE, profiles=profiles)], []))
+    assert [one.concurrency for one in routes(after, NOW).endpoints.values()] == [said]
+    told = [endpoint(one) for one in routes(after, NOW).endpoints.values()]
+    assert [one.max_concurrency if one.HasField("max_concurrency") else None for one in told] == [said]
+    # Gone from the catalog while it still runs: nobody knows any more.
+    gone = replace(after, catalog=merged([], []))
+    assert [one.concurrency for one in routes(gone, NOW).endpoints.values()] == [None]
 
 
 def test_deltas_name_only_what_changed():

@@ -28,6 +28,13 @@ def test_an_endpoint() -> None:
     assert endpoint_row(changed(url="http://[fd00::1]:9")).host == "fd00::1"
 
 
+def test_how_many_an_endpoint_runs_at_once_and_when_nobody_says() -> None:
+    assert endpoint_row(ENDPOINT).concurrency is None
+    assert endpoint_row(changed(max_concurrency=64)).concurrency == 64
+    # Nothing at once cannot be meant of a ready replica: it would never be given a request.
+    assert endpoint_row(changed(max_concurrency=0)).concurrency is None
+
+
 @pytest.mark.parametrize(
     "fields",
     [

@@ -26,6 +26,7 @@ def endpoint(row: Endpoint) -> pb.Endpoint:
         node_id=row.node_id,
         draining=row.draining,
         credential=row.credential,
+        max_concurrency=row.concurrency,
     )
 
 

@@ -47,6 +47,8 @@ def endpoint_row(message: pb.Endpoint) -> EndpointRow:
         weight=max(1, message.weight),
         draining=message.draining,
         credential=message.credential if message.HasField("credential") else None,
+        # An engine that runs nothing at once is not meant: 0 says as little as absence.
+        concurrency=message.max_concurrency or None,
     )
 
 

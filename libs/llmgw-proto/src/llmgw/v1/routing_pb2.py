@@ -24,15 +24,15 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x16llmgw/v1/routing.proto\x12\x08llmgw.v1\"\x83\x01\n\x12WatchRoutesRequest\x12\x11\n\trouter_id\x18\x01 \x01(\t\x12\x13\n\x0bincarnation\x18\x02 \x01(\t\x12\x0f\n\x07version\x18\x03 \x01(\t\x12\x1e\n\x11highest_term_seen\x18\x04 \x01(\x04H\x00\x88\x01\x01\x42\x14\n\x12_highest_term_seen\"\xbb\x01\n\x13WatchRoutesResponse\x12\x0c\n\x04term\x18\x01 \x01(\x04\x12\x0f\n\x07version\x18\x02 \x01(\x04\x12+\n\x08snapshot\x18\x03 \x01(\x0b\x32\x17.llmgw.v1.RouteSnapshotH\x00\x12%\n\x05\x64\x65lta\x18\x04 \x01(\x0b\x32\x14.llmgw.v1.RouteDeltaH\x00\x12)\n\x07move_on\x18\x05 \x01(\x0b\x32\x16.llmgw.v1.RoutesMoveOnH\x00\x42\x06\n\x04\x62ody\"\x85\x01\n\rRouteSnapshot\x12%\n\tendpoints\x18\x01 \x03(\x0b\x32\x12.llmgw.v1.Endpoint\x12&\n\x06models\x18\x02 \x03(\x0b\x32\x16.llmgw.v1.CatalogModel\x12%\n\x05\x66leet\x18\x03 \x01(\x0b\x32\x16.llmgw.v1.FleetSummary\"\xc7\x01\n\nRouteDelta\x12,\n\x10upsert_endpoints\x18\x01 \x03(\x0b\x32\x12.llmgw.v1.Endpoint\x12\x1b\n\x13remove_endpoint_ids\x18\x02 \x03(\t\x12-\n\rupsert_models\x18\x03 \x03(\x0b\x32\x16.llmgw.v1.CatalogModel\x12\x18\n\x10remove_model_ids\x18\x04 \x03(\t\x12%\n\x05\x66leet\x18\x05 \x01(\x0b\x32\x16.llmgw.v1.FleetSummary\">\n\x0cRoutesMoveOn\x12\x1b\n\x0eleader_address\x18\x01 \x01(\tH\x00\x88\x01\x01\x42\x11\n\x0f_leader_address\"\xcd\x01\n\x08\x45ndpoint\x12\x13\n\x0b\x65ndpoint_id\x18\x01 \x01(\t\x12\x12\n\nreplica_id\x18\x02 \x01(\t\x12\x13\n\x0bgroup_epoch\x18\x03 \x01(\x04\x12\r\n\x05model\x18\x04 \x01(\t\x12\x0b\n\x03url\x18\x05 \x01(\t\x12\x0c\n\x04pool\x18\x06 \x01(\t\x12\x0e\n\x06weight\x18\x07 \x01(\r\x12\x0f\n\x07node_id\x18\x08 \x01(\t\x12\x10\n\x08\x64raining\x18\t \x01(\x08\x12\x17\n\ncredential\x18\n \x01(\tH\x00\x88\x01\x01\x42\r\n\x0b_credential\"\xba\x02\n\x0c\x43\x61talogModel\x12\r\n\x05model\x18\x01 \x01(\t\x12\x0f\n\x07\x61liases\x18\x02 \x03(\t\x12\x31\n\x0c\x61vailability\x18\x03 \x01(\x0e\x32\x1b.llmgw.v1.ModelAvailability\x12\x13\n\x06reason\x18\x04 \x01(\tH\x00\x88\x01\x01\x12\x13\n\x0b\x61\x63tivatable\x18\x05 \x01(\x08\x12\x16\n\x0ehold_timeout_s\x18\x06 \x01(\x01\x12\x10\n\x08max_held\x18\x07 \x01(\r\x12\x12\n\x05\x65ta_s\x18\x08 \x01(\x01H\x01\x88\x01\x01\x12\x14\n\x07\x63reated\x18\t \x01(\x03H\x02\x88\x01\x01\x12 \n\x13max_held_per_tenant\x18\n \x01(\rH\x03\x88\x01\x01\x42\t\n\x07_reasonB\x08\n\x06_eta_sB\n\n\x08_createdB\x16\n\x14_max_held_per_tenant\"\x90\x02\n\x0c\x46leetSummary\x12%\n\x07\x63lasses\x18\x01 \x03(\x0b\x32\x14.llmgw.v1.FleetClass\x12\x16\n\x0ereplicas_ready\x18\x02 \x01(\r\x12\x17\n\x0freplicas_wanted\x18\x03 \x01(\r\x12\x1a\n\x12models_unplaceable\x18\x04 \x01(\r\x12\x13\n\x0bnodes_heard\x18\x05 \x01(\r\x12\x14\n\x0cnodes_silent\x18\x06 \x01(\r\x12\x12\n\nnodes_lost\x18\x07 \x01(\r\x12&\n\x07\x66\x61\x62rics\x18\x08 \x03(\x0b\x32\x15.llmgw.v1.FleetFabric\x12%\n\x06models\x18\t \x01(\x0b\x32\x15.llmgw.v1.FleetModels\"\x83\x01\n\nFleetClass\x12\x11\n\tgpu_class\x18\x01 \x01(\t\x12\r\n\x05total\x18\x02 \x01(\r\x12\x0c\n\x04\x66ree\x18\x03 \x01(\r\x12\x11\n\tunhealthy\x18\x04 \x01(\r\x12\x0f\n\x07\x63laimed\x18\x05 \x01(\r\x12\x0f\n\x07\x66oreign\x18\x06 \x01(\r\x12\x10\n\x08\x63ordoned\x18\x07 \x01(\r\"@\n\x0b\x46leetFabric\x12\x0e\n\x06\x66\x61\x62ric\x18\x01 \x01(\t\x12\r\n\x05nodes\x18\x02 \x01(\r\x12\x12\n\nwhole_free\x18\x03 \x01(\r\"Q\n\x0b\x46leetModels\x12\r\n\x05ready\x18\x01 \x01(\r\x12\x10\n\x08starting\x18\x02 \x01(\r\x12\x0c\n\x04\x63old\x18\x03 \x01(\r\x12\x13\n\x0bunavailable\x18\x04 \x01(\r\"y\n\x12\x41\x63knowledgeRequest\x12\x11\n\trouter_id\x18\x01 \x01(\t\x12\x13\n\x0bincarnation\x18\x02 \x01(\t\x12\x0c\n\x04term\x18\x03 \x01(\x04\x12\x0f\n\x07version\x18\x04 \x01(\x04\x12\x1c\n\x14\x64rained_endpoint_ids\x18\x05 \x03(\t\"\x15\n\x13\x41\x63knowledgeResponse\"D\n\x0f\x41\x63tivateRequest\x12\x11\n\trouter_id\x18\x01 \x01(\t\x12\r\n\x05model\x18\x02 \x01(\t\x12\x0f\n\x07waiting\x18\x03 \x01(\r\"\xb0\x01\n\x10\x41\x63tivateResponse\x12\x0c\n\x04term\x18\x01 \x01(\x04\x12*\n\x05phase\x18\x02 \x01(\x0b\x32\x19.llmgw.v1.ActivationPhaseH\x00\x12*\n\x05ready\x18\x03 \x01(\x0b\x32\x19.llmgw.v1.ActivationReadyH\x00\x12.\n\x07refused\x18\x04 \x01(\x0b\x32\x1b.llmgw.v1.ActivationRefusedH\x00\x42\x06\n\x04\x62ody\"b\n\x0f\x41\x63tivationPhase\x12\r\n\x05phase\x18\x01 \x01(\t\x12\x15\n\x08progress\x18\x02 \x01(\x01H\x00\x88\x01\x01\x12\x12\n\x05\x65ta_s\x18\x03 \x01(\x01H\x01\x88\x01\x01\x42\x0b\n\t_progressB\x08\n\x06_eta_s\")\n\x0f\x41\x63tivationReady\x12\x16\n\x0eroutes_version\x18\x01 \x01(\x04\"]\n\x11\x41\x63tivationRefused\x12\x0c\n\x04\x63ode\x18\x01 \x01(\t\x12\x0c\n\x04text\x18\x02 \x01(\t\x12\x1a\n\rretry_after_s\x18\x03 \x01(\x01H\x00\x88\x01\x01\x42\x10\n\x0e_retry_after_s\"O\n\x0eGoodbyeRequest\x12\x11\n\trouter_id\x18\x01 \x01(\t\x12\x13\n\x0bincarnation\x18\x02 \x01(\t\x12\x15\n\ractivity_lost\x18\x03 \x01(\x08\"\x11\n\x0fGoodbyeResponse*\xb7\x01\n\x11ModelAvailability\x12\"\n\x1eMODEL_AVAILABILITY_UNSPECIFIED\x10\x00\x12\x1c\n\x18MODEL_AVAILABILITY_READY\x10\x01\x12\x1f\n\x1bMODEL_AVAILABILITY_STARTING\x10\x02\x12\x1b\n\x17MODEL_AVAILABILITY_COLD\x10\x03\x12\"\n\x1eMODEL_AVAILABILITY_UNAVAILABLE\x10\x04\x32\xb1\x02\n\x0eRoutingService\x12L\n\x0bWatchRoutes\x12\x1c.llmgw.v1.WatchRoutesRequest\x1a\x1d.llmgw.v1.WatchRoutesResponse0\x01\x12L\n\x0b\x41\x63knowledge\x12\x1c.llmgw.v1.AcknowledgeRequest\x1a\x1d.llmgw.v1.AcknowledgeResponse(\x01\x12\x43\n\x08\x41\x63tivate\x12\x19.llmgw.v1.ActivateRequest\x1a\x1a.llmgw.v1.ActivateResponse0\x01\x12>\n\x07Goodbye\x12\x18.llmgw.v1.GoodbyeRequest\x1a\x19.llmgw.v1.GoodbyeResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x16llmgw/v1/routing.proto\x12\x08llmgw.v1\"\x83\x01\n\x12WatchRoutesRequest\x12\x11\n\trouter_id\x18\x01 \x01(\t\x12\x13\n\x0bincarnation\x18\x02 \x01(\t\x12\x0f\n\x07version\x18\x03 \x01(\t\x12\x1e\n\x11highest_term_seen\x18\x04 \x01(\x04H\x00\x88\x01\x01\x42\x14\n\x12_highest_term_seen\"\xbb\x01\n\x13WatchRoutesResponse\x12\x0c\n\x04term\x18\x01 \x01(\x04\x12\x0f\n\x07version\x18\x02 \x01(\x04\x12+\n\x08snapshot\x18\x03 \x01(\x0b\x32\x17.llmgw.v1.RouteSnapshotH\x00\x12%\n\x05\x64\x65lta\x18\x04 \x01(\x0b\x32\x14.llmgw.v1.RouteDeltaH\x00\x12)\n\x07move_on\x18\x05 \x01(\x0b\x32\x16.llmgw.v1.RoutesMoveOnH\x00\x42\x06\n\x04\x62ody\"\x85\x01\n\rRouteSnapshot\x12%\n\tendpoints\x18\x01 \x03(\x0b\x32\x12.llmgw.v1.Endpoint\x12&\n\x06models\x18\x02 \x03(\x0b\x32\x16.llmgw.v1.CatalogModel\x12%\n\x05\x66leet\x18\x03 \x01(\x0b\x32\x16.llmgw.v1.FleetSummary\"\xc7\x01\n\nRouteDelta\x12,\n\x10upsert_endpoints\x18\x01 \x03(\x0b\x32\x12.llmgw.v1.Endpoint\x12\x1b\n\x13remove_endpoint_ids\x18\x02 \x03(\t\x12-\n\rupsert_models\x18\x03 \x03(\x0b\x32\x16.llmgw.v1.CatalogModel\x12\x18\n\x10remove_model_ids\x18\x04 \x03(\t\x12%\n\x05\x66leet\x18\x05 \x01(\x0b\x32\x16.llmgw.v1.FleetSummary\">\n\x0cRoutesMoveOn\x12\x1b\n\x0eleader_address\x18\x01 \x01(\tH\x00\x88\x01\x01\x42\x11\n\x0f_leader_address\"\xff\x01\n\x08\x45ndpoint\x12\x13\n\x0b\x65ndpoint_id\x18\x01 \x01(\t\x12\x12\n\nreplica_id\x18\x02 \x01(\t\x12\x13\n\x0bgroup_epoch\x18\x03 \x01(\x04\x12\r\n\x05model\x18\x04 \x01(\t\x12\x0b\n\x03url\x18\x05 \x01(\t\x12\x0c\n\x04pool\x18\x06 \x01(\t\x12\x0e\n\x06weight\x18\x07 \x01(\r\x12\x0f\n\x07node_id\x18\x08 \x01(\t\x12\x10\n\x08\x64raining\x18\t \x01(\x08\x12\x17\n\ncredential\x18\n \x01(\tH\x00\x88\x01\x01\x12\x1c\n\x0fmax_concurrency\x18\x0b \x01(\rH\x01\x88\x01\x01\x42\r\n\x0b_credentialB\x12\n\x10_max_concurrency\"\xba\x02\n\x0c\x43\x61talogModel\x12\r\n\x05model\x18\x01 \x01(\t\x12\x0f\n\x07\x61liases\x18\x02 \x03(\t\x12\x31\n\x0c\x61vailability\x18\x03 \x01(\x0e\x32\x1b.llmgw.v1.ModelAvailability\x12\x13\n\x06reason\x18\x04 \x01(\tH\x00\x88\x01\x01\x12\x13\n\x0b\x61\x63tivatable\x18\x05 \x01(\x08\x12\x16\n\x0ehold_timeout_s\x18\x06 \x01(\x01\x12\x10\n\x08max_held\x18\x07 \x01(\r\x12\x12\n\x05\x65ta_s\x18\x08 \x01(\x01H\x01\x88\x01\x01\x12\x14\n\x07\x63reated\x18\t \x01(\x03H\x02\x88\x01\x01\x12 \n\x13max_held_per_tenant\x18\n \x01(\rH\x03\x88\x01\x01\x42\t\n\x07_reasonB\x08\n\x06_eta_sB\n\n\x08_createdB\x16\n\x14_max_held_per_tenant\"\x90\x02\n\x0c\x46leetSummary\x12%\n\x07\x63lasses\x18\x01 \x03(\x0b\x32\x14.llmgw.v1.FleetClass\x12\x16\n\x0ereplicas_ready\x18\x02 \x01(\r\x12\x17\n\x0freplicas_wanted\x18\x03 \x01(\r\x12\x1a\n\x12models_unplaceable\x18\x04 \x01(\r\x12\x13\n\x0bnodes_heard\x18\x05 \x01(\r\x12\x14\n\x0cnodes_silent\x18\x06 \x01(\r\x12\x12\n\nnodes_lost\x18\x07 \x01(\r\x12&\n\x07\x66\x61\x62rics\x18\x08 \x03(\x0b\x32\x15.llmgw.v1.FleetFabric\x12%\n\x06models\x18\t \x01(\x0b\x32\x15.llmgw.v1.FleetModels\"\x83\x01\n\nFleetClass\x12\x11\n\tgpu_class\x18\x01 \x01(\t\x12\r\n\x05total\x18\x02 \x01(\r\x12\x0c\n\x04\x66ree\x18\x03 \x01(\r\x12\x11\n\tunhealthy\x18\x04 \x01(\r\x12\x0f\n\x07\x63laimed\x18\x05 \x01(\r\x12\x0f\n\x07\x66oreign\x18\x06 \x01(\r\x12\x10\n\x08\x63ordoned\x18\x07 \x01(\r\"@\n\x0b\x46leetFabric\x12\x0e\n\x06\x66\x61\x62ric\x18\x01 \x01(\t\x12\r\n\x05nodes\x18\x02 \x01(\r\x12\x12\n\nwhole_free\x18\x03 \x01(\r\"Q\n\x0b\x46leetModels\x12\r\n\x05ready\x18\x01 \x01(\r\x12\x10\n\x08starting\x18\x02 \x01(\r\x12\x0c\n\x04\x63old\x18\x03 \x01(\r\x12\x13\n\x0bunavailable\x18\x04 \x01(\r\"y\n\x12\x41\x63knowledgeRequest\x12\x11\n\trouter_id\x18\x01 \x01(\t\x12\x13\n\x0bincarnation\x18\x02 \x01(\t\x12\x0c\n\x04term\x18\x03 \x01(\x04\x12\x0f\n\x07version\x18\x04 \x01(\x04\x12\x1c\n\x14\x64rained_endpoint_ids\x18\x05 \x03(\t\"\x15\n\x13\x41\x63knowledgeResponse\"D\n\x0f\x41\x63tivateRequest\x12\x11\n\trouter_id\x18\x01 \x01(\t\x12\r\n\x05model\x18\x02 \x01(\t\x12\x0f\n\x07waiting\x18\x03 \x01(\r\"\xb0\x01\n\x10\x41\x63tivateResponse\x12\x0c\n\x04term\x18\x01 \x01(\x04\x12*\n\x05phase\x18\x02 \x01(\x0b\x32\x19.llmgw.v1.ActivationPhaseH\x00\x12*\n\x05ready\x18\x03 \x01(\x0b\x32\x19.llmgw.v1.ActivationReadyH\x00\x12.\n\x07refused\x18\x04 \x01(\x0b\x32\x1b.llmgw.v1.ActivationRefusedH\x00\x42\x06\n\x04\x62ody\"b\n\x0f\x41\x63tivationPhase\x12\r\n\x05phase\x18\x01 \x01(\t\x12\x15\n\x08progress\x18\x02 \x01(\x01H\x00\x88\x01\x01\x12\x12\n\x05\x65ta_s\x18\x03 \x01(\x01H\x01\x88\x01\x01\x42\x0b\n\t_progressB\x08\n\x06_eta_s\")\n\x0f\x41\x63tivationReady\x12\x16\n\x0eroutes_version\x18\x01 \x01(\x04\"]\n\x11\x41\x63tivationRefused\x12\x0c\n\x04\x63ode\x18\x01 \x01(\t\x12\x0c\n\x04text\x18\x02 \x01(\t\x12\x1a\n\rretry_after_s\x18\x03 \x01(\x01H\x00\x88\x01\x01\x42\x10\n\x0e_retry_after_s\"O\n\x0eGoodbyeRequest\x12\x11\n\trouter_id\x18\x01 \x01(\t\x12\x13\n\x0bincarnation\x18\x02 \x01(\t\x12\x15\n\ractivity_lost\x18\x03 \x01(\x08\"\x11\n\x0fGoodbyeResponse*\xb7\x01\n\x11ModelAvailability\x12\"\n\x1eMODEL_AVAILABILITY_UNSPECIFIED\x10\x00\x12\x1c\n\x18MODEL_AVAILABILITY_READY\x10\x01\x12\x1f\n\x1bMODEL_AVAILABILITY_STARTING\x10\x02\x12\x1b\n\x17MODEL_AVAILABILITY_COLD\x10\x03\x12\"\n\x1eMODEL_AVAILABILITY_UNAVAILABLE\x10\x04\x32\xb1\x02\n\x0eRoutingService\x12L\n\x0bWatchRoutes\x12\x1c.llmgw.v1.WatchRoutesRequest\x1a\x1d.llmgw.v1.WatchRoutesResponse0\x01\x12L\n\x0b\x41\x63knowledge\x12\x1c.llmgw.v1.AcknowledgeRequest\x1a\x1d.llmgw.v1.AcknowledgeResponse(\x01\x12\x43\n\x08\x41\x63tivate\x12\x19.llmgw.v1.ActivateRequest\x1a\x1a.llmgw.v1.ActivateResponse0\x01\x12>\n\x07Goodbye\x12\x18.llmgw.v1.GoodbyeRequest\x1a\x19.llmgw.v1.GoodbyeResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'llmgw.v1.routing_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_MODELAVAILABILITY']._serialized_start=2579
-  _globals['_MODELAVAILABILITY']._serialized_end=2762
+  _globals['_MODELAVAILABILITY']._serialized_start=2629
+  _globals['_MODELAVAILABILITY']._serialized_end=2812
   _globals['_WATCHROUTESREQUEST']._serialized_start=37
   _globals['_WATCHROUTESREQUEST']._serialized_end=168
   _globals['_WATCHROUTESRESPONSE']._serialized_start=171
@@ -44,35 +44,35 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_ROUTESMOVEON']._serialized_start=698
   _globals['_ROUTESMOVEON']._serialized_end=760
   _globals['_ENDPOINT']._serialized_start=763
-  _globals['_ENDPOINT']._serialized_end=968
-  _globals['_CATALOGMODEL']._serialized_start=971
-  _globals['_CATALOGMODEL']._serialized_end=1285
-  _globals['_FLEETSUMMARY']._serialized_start=1288
-  _globals['_FLEETSUMMARY']._serialized_end=1560
-  _globals['_FLEETCLASS']._serialized_start=1563
-  _globals['_FLEETCLASS']._serialized_end=1694
-  _globals['_FLEETFABRIC']._serialized_start=1696
-  _globals['_FLEETFABRIC']._serialized_end=1760
-  _globals['_FLEETMODELS']._serialized_start=1762
-  _globals['_FLEETMODELS']._serialized_end=1843
-  _globals['_ACKNOWLEDGEREQUEST']._serialized_start=1845
-  _globals['_ACKNOWLEDGEREQUEST']._serialized_end=1966
-  _globals['_ACKNOWLEDGERESPONSE']._serialized_start=1968
-  _globals['_ACKNOWLEDGERESPONSE']._serialized_end=1989
-  _globals['_ACTIVATEREQUEST']._serialized_start=1991
-  _globals['_ACTIVATEREQUEST']._serialized_end=2059
-  _globals['_ACTIVATERESPONSE']._serialized_start=2062
-  _globals['_ACTIVATERESPONSE']._serialized_end=2238
-  _globals['_ACTIVATIONPHASE']._serialized_start=2240
-  _globals['_ACTIVATIONPHASE']._serialized_end=2338
-  _globals['_ACTIVATIONREADY']._serialized_start=2340
-  _globals['_ACTIVATIONREADY']._serialized_end=2381
-  _globals['_ACTIVATIONREFUSED']._serialized_start=2383
-  _globals['_ACTIVATIONREFUSED']._serialized_end=2476
-  _globals['_GOODBYEREQUEST']._serialized_start=2478
-  _globals['_GOODBYEREQUEST']._serialized_end=2557
-  _globals['_GOODBYERESPONSE']._serialized_start=2559
-  _globals['_GOODBYERESPONSE']._serialized_end=2576
-  _globals['_ROUTINGSERVICE']._serialized_start=2765
-  _globals['_ROUTINGSERVICE']._serialized_end=3070
+  _globals['_ENDPOINT']._serialized_end=1018
+  _globals['_CATALOGMODEL']._serialized_start=1021
+  _globals['_CATALOGMODEL']._serialized_end=1335
+  _globals['_FLEETSUMMARY']._serialized_start=1338
+  _globals['_FLEETSUMMARY']._serialized_end=1610
+  _globals['_FLEETCLASS']._serialized_start=1613
+  _globals['_FLEETCLASS']._serialized_end=1744
+  _globals['_FLEETFABRIC']._serialized_start=1746
+  _globals['_FLEETFABRIC']._serialized_end=1810
+  _globals['_FLEETMODELS']._serialized_start=1812
+  _globals['_FLEETMODELS']._serialized_end=1893
+  _globals['_ACKNOWLEDGEREQUEST']._serialized_start=1895
+  _globals['_ACKNOWLEDGEREQUEST']._serialized_end=2016
+  _globals['_ACKNOWLEDGERESPONSE']._serialized_start=2018
+  _globals['_ACKNOWLEDGERESPONSE']._serialized_end=2039
+  _globals['_ACTIVATEREQUEST']._serialized_start=2041
+  _globals['_ACTIVATEREQUEST']._serialized_end=2109
+  _globals['_ACTIVATERESPONSE']._serialized_start=2112
+  _globals['_ACTIVATERESPONSE']._serialized_end=2288
+  _globals['_ACTIVATIONPHASE']._serialized_start=2290
+  _globals['_ACTIVATIONPHASE']._serialized_end=2388
+  _globals['_ACTIVATIONREADY']._serialized_start=2390
+  _globals['_ACTIVATIONREADY']._serialized_end=2431
+  _globals['_ACTIVATIONREFUSED']._serialized_start=2433
+  _globals['_ACTIVATIONREFUSED']._serialized_end=2526
+  _globals['_GOODBYEREQUEST']._serialized_start=2528
+  _globals['_GOODBYEREQUEST']._serialized_end=2607
+  _globals['_GOODBYERESPONSE']._serialized_start=2609
+  _globals['_GOODBYERESPONSE']._serialized_end=2626
+  _globals['_ROUTINGSERVICE']._serialized_start=2815
+  _globals['_ROUTINGSERVICE']._serialized_end=3120
 # @@protoc_insertion_point(module_scope)

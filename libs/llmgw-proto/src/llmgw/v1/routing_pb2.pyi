@@ -210,6 +210,7 @@ class Endpoint(_message.Message):
     NODE_ID_FIELD_NUMBER: _builtins.int
     DRAINING_FIELD_NUMBER: _builtins.int
     CREDENTIAL_FIELD_NUMBER: _builtins.int
+    MAX_CONCURRENCY_FIELD_NUMBER: _builtins.int
     endpoint_id: _builtins.str
     """replica id "@" group epoch: a reused address is another endpoint."""
     replica_id: _builtins.str
@@ -224,6 +225,8 @@ class Endpoint(_message.Message):
     """Take no new requests; finish what runs."""
     credential: _builtins.str
     """Set by us towards the engine; never shown."""
+    max_concurrency: _builtins.int
+    """Requests that it runs at once before others wait in the engine, by its profile; absent: unknown."""
     def __init__(
         self,
         *,
@@ -237,14 +240,20 @@ class Endpoint(_message.Message):
         node_id: _builtins.str = ...,
         draining: _builtins.bool = ...,
         credential: _builtins.str | None = ...,
+        max_concurrency: _builtins.int | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_credential", b"_credential", "credential", b"credential"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_credential", b"_credential", "_max_concurrency", b"_max_concurrency", "credential", b"credential", "max_concurrency", b"max_concurrency"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_credential", b"_credential", "credential", b"credential", "draining", b"draining", "endpoint_id", b"endpoint_id", "group_epoch", b"group_epoch", "model", b"model", "node_id", b"node_id", "pool", b"pool", "replica_id", b"replica_id", "url", b"url", "weight", b"weight"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_credential", b"_credential", "_max_concurrency", b"_max_concurrency", "credential", b"credential", "draining", b"draining", "endpoint_id", b"endpoint_id", "group_epoch", b"group_epoch", "max_concurrency", b"max_concurrency", "model", b"model", "node_id", b"node_id", "pool", b"pool", "replica_id", b"replica_id", "url", b"url", "weight", b"weight"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__credential: _TypeAlias = _typing.Literal["credential"]  # noqa: Y015
     _WhichOneofArgType__credential: _TypeAlias = _typing.Literal["_credential", b"_credential"]  # noqa: Y015
+    _WhichOneofReturnType__max_concurrency: _TypeAlias = _typing.Literal["max_concurrency"]  # noqa: Y015
+    _WhichOneofArgType__max_concurrency: _TypeAlias = _typing.Literal["_max_concurrency", b"_max_concurrency"]  # noqa: Y015
+    @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__credential) -> _WhichOneofReturnType__credential | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__max_concurrency) -> _WhichOneofReturnType__max_concurrency | None: ...
 
 Global___Endpoint: _TypeAlias = Endpoint  # noqa: Y015
 

@@ -37,6 +37,8 @@ class Endpoint:
     node_id: NodeId
     draining: bool
     credential: str | None
+    #: Requests that it runs at once before others wait in the engine; None: unknown.
+    concurrency: int | None = None
 
 
 @dataclass(frozen=True)
@@ -180,6 +182,9 @@ def _endpoint(snapshot: Snapshot, row: ReplicaRow, now: float) -> Endpoint | Non
         return None
     head = min(row.shards, key=lambda shard: shard.rank)
     node = snapshot.stored.nodes[head.node_id]
+    model = snapshot.catalog.models.get(row.model)
+    # As the catalog says now, also of a replica of the spec before: no engine is started from it.
+    profile = None if model is None else model.profile(row.profile)
     return Endpoint(
         endpoint_id=row.endpoint_id,
         replica_id=row.replica_id,
@@ -191,6 +196,7 @@ def _endpoint(snapshot: Snapshot, row: ReplicaRow, now: float) -> Endpoint | Non
         node_id=head.node_id,
         draining=draining,
         credential=row.credential,
+        concurrency=None if profile is None else profile.concurrency,
     )
 
 

@@ -42,6 +42,8 @@ class EndpointRow(msgspec.Struct, frozen=True, kw_only=True):
     draining: bool = False
     #: Sent as `Authorization: Bearer`; never logged, never shown.
     credential: str | None = None
+    #: Requests that it runs at once before others wait in the engine. None: unknown.
+    concurrency: int | None = None
     #: Column in the slots. None until the supervisor's WorkerPool assigned one: callers leave it out.
     slot: int | None = None
 
