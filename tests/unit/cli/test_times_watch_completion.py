@@ -131,10 +131,14 @@ def test_in_a_pipe_each_json_document_is_a_line():
     lines = watched(
         [fleet.status(), Unavailable("away", code="x")], tty=False, output="json"
     ).strip().split("\n")  # fmt: skip
-    assert [json.loads(line) for line in lines] == [
-        {"cluster": "lab"},
-        {"schema": "llmgw.error/1", "code": "x", "error": "away"},
-    ]
+    answer, away = [json.loads(line) for line in lines]
+    assert answer == {"cluster": "lab"}
+    assert (away["schema"], away["code"], away["error"], away["exit_code"]) == (
+        "llmgw.error/1",
+        "x",
+        "away",
+        2,
+    )
 
 
 @pytest.mark.parametrize("shell", completion.SHELLS)

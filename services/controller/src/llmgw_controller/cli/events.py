@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from llmgw.v1 import operator_pb2 as pb
-from llmgw_controller.cli import as_json
+from llmgw_controller.cli import as_json, failure
 from llmgw_controller.cli.client import NoController, call_leader
 from llmgw_controller.cli.page import Page
 from llmgw_controller.cli.session import Session
@@ -17,7 +17,7 @@ from llmgw_controller.cli.terminal import say
 from llmgw_controller.cli.text import moment
 from llmgw_controller.cli.times import Span
 from llmgw_controller.cli.views import events as view
-from llmgw_kit.errors import NotLeader, Unavailable
+from llmgw_kit.errors import LlmgwError, NotLeader, Unavailable
 
 #: Between two attempts to find a leader while following.
 RETRY_S = 1.0
@@ -70,7 +70,7 @@ class _Follower:
             except (NoController, NotLeader, Unavailable) as e:
                 if self._last is None:
                     raise
-                self._tell(e.text)
+                self._tell(e)
             await asyncio.sleep(self._retry_s)
             self._retry_s = min(2 * self._retry_s, RETRY_MOST_S)
 
@@ -103,8 +103,10 @@ class _Follower:
             page.print()
         sys.stdout.flush()
 
-    def _tell(self, text: str) -> None:
+    def _tell(self, error: LlmgwError) -> None:
         """Once for each story: a leader may be away for minutes."""
-        if text != self._told:
-            say(f"(not connected: {text}; trying again)", err=True)
-        self._told = text
+        if error.text != self._told and self._session.output == "json":
+            say(json.dumps(failure.as_json(error)), err=True)
+        elif error.text != self._told:
+            say(f"(not connected: {error.text}; trying again)", err=True)
+        self._told = error.text

@@ -26,13 +26,12 @@ from llmgw_controller.cli import (
     weights,
 )
 from llmgw_controller.cli.client import NoController
-from llmgw_controller.cli.exits import EXIT_INTERRUPTED, EXIT_NO_DATA, EXIT_TROUBLE, EXIT_USAGE
-from llmgw_controller.cli.page import WIDTH
+from llmgw_controller.cli.exits import EXIT_INTERRUPTED, EXIT_NO_DATA
+from llmgw_controller.cli.failure import tell
 from llmgw_controller.cli.session import Commands, Session
 from llmgw_controller.cli.terminal import say
 from llmgw_kit.addresses import HostPort, parse_host_ports
-from llmgw_kit.errors import InvalidRequest, LlmgwError, NotFound, Unavailable
-from llmgw_kit.lifecycle import print_error
+from llmgw_kit.errors import InvalidRequest, LlmgwError, Unavailable
 from llmgw_kit.text import is_storable
 
 
@@ -135,19 +134,15 @@ def cli() -> NoReturn:
     except KeyboardInterrupt:
         sys.exit(EXIT_INTERRUPTED)
     except click.ClickException as e:
-        _fail(InvalidRequest(e.format_message()), EXIT_USAGE)
-    except (NoController, Unavailable) as e:
-        _fail(e, EXIT_NO_DATA)
-    except (InvalidRequest, NotFound) as e:
-        _fail(e, EXIT_USAGE)
+        _fail(InvalidRequest(e.format_message()))
     except BrokenPipeError:
         # Whoever read has enough, as `| head` does; nothing is left to flush to.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(0)
     except OSError as e:
-        _fail(Unavailable(f"the answer cannot be written: {e.strerror or e}"), EXIT_NO_DATA)
+        _fail(Unavailable(f"the answer cannot be written: {e.strerror or e}"))
     except LlmgwError as e:
-        _fail(e, EXIT_TROUBLE)
+        _fail(e)
     except Exception as e:
         if os.environ.get("LLMGW_DEBUG") == "1":
             raise
@@ -157,15 +152,12 @@ def cli() -> NoReturn:
                 f"this is a bug of llmgwctl ({what})",
                 code="bug",
                 next_steps=["where it is: type it again with LLMGW_DEBUG=1 in the environment"],
-            ),
-            EXIT_TROUBLE,
+            )
         )
 
 
-def _fail(error: LlmgwError, code: int) -> NoReturn:
-    # In a file or a pipe a line stays one, for whoever looks for words in it.
-    print_error(error, width=WIDTH if sys.stderr.isatty() else None)
-    sys.exit(code)
+def _fail(error: LlmgwError) -> NoReturn:
+    sys.exit(tell(error, sys.argv[1:]))
 
 
 if __name__ == "__main__":

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, TextIO, TypeVar
 
 import click
 
+from llmgw_controller.cli.failure import as_json
 from llmgw_controller.cli.page import Page
 from llmgw_kit.errors import LlmgwError
 
@@ -61,7 +62,7 @@ class Watch:
             answer = self._session.ask(call)
         except LlmgwError as e:
             if self._session.output == "json":
-                self._line(json.dumps({"schema": "llmgw.error/1", "code": e.code, "error": e.text}))
+                self._line(json.dumps(as_json(e)))
                 return
             page.line(("!! ", "bold red"), e.text)
             page.line((f"asked again every {EVERY_S:.0f} s; Ctrl-C ends it", "dim"))
