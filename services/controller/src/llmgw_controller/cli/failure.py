@@ -58,7 +58,7 @@ def wants_json(words: Sequence[str]) -> bool:
     """Read from the words themselves: where they cannot be parsed, nothing else knows."""
     wanted = ""
     mine = words[: words.index("--")] if "--" in words else words
-    for word, following in zip(mine, [*mine[1:], ""], strict=True):
+    for word, following in zip(mine, [*mine, ""][1:], strict=True):
         name, equals, value = word.partition("=")
         if name == "--output":
             wanted = value if equals else following
