@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 
+from llmgw_router.core.config import Telemetry, WorkerConfig
 from llmgw_router.relay.ipc import AccessRecord, EndpointRow, TableUpdate
 from llmgw_router.supervisor.workers import PoolConfig, WorkerPool
 
@@ -71,8 +72,9 @@ async def proxies(
 ) -> AsyncIterator[dict[str, tuple[int, int]]]:
     """One nginx worker and one relay worker in front of the engine: name -> (port, pid of the worker)."""
     port = free_port()
+    config = WorkerConfig(telemetry=Telemetry(access_log=log))
     pool = WorkerPool(
-        PoolConfig(workers=1, host="127.0.0.1", port=0, cold_socket=str(folder / "cold"), access_log=log),
+        PoolConfig(workers=1, host="127.0.0.1", port=0, cold_socket=str(folder / "cold"), config=config),
         Nobody(),
     )
     master, pid = await nginx(folder, "proxy", PROXY.format(dir=folder, port=port, engine=engine_port))

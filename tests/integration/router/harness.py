@@ -6,7 +6,8 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from llmgw_router.relay.ipc import AccessRecord, EndpointRow, Limits, ModelRow, TableUpdate
+from llmgw_router.core.config import INTERACTIVE, Limits, RoutingProfile, Telemetry, WorkerConfig
+from llmgw_router.relay.ipc import AccessRecord, EndpointRow, ModelRow, TableUpdate
 from llmgw_router.supervisor.workers import PoolConfig, WorkerPool
 
 STEP_S = 30.0
@@ -85,6 +86,7 @@ class Router:
 
 #: Deadlines a test can wait for, and a sweep that is exact to a few milliseconds.
 QUICK = Limits(sweep_s=0.02)
+PROFILE = RoutingProfile()
 
 
 @asynccontextmanager
@@ -93,11 +95,19 @@ async def router(
     *ports: int,
     models: Sequence[ModelRow] = (),
     limits: Limits = QUICK,
+    profile: RoutingProfile = PROFILE,
+    config: WorkerConfig | None = None,
     workers: int = 1,
     access_log: bool = False,
     cold_socket: str | None = None,
 ) -> AsyncIterator[Router]:
-    """A pool whose endpoints e0, e1 … on `ports` serve model `m`."""
+    """A pool whose endpoints e0, e1 … on `ports` serve model `m`.
+
+    `config` is taken as it is; without one it is made of `limits`, `profile` and `access_log`."""
+    if config is None:
+        config = WorkerConfig(
+            limits=limits, profiles={INTERACTIVE: profile}, telemetry=Telemetry(access_log=access_log)
+        )
     heard = Heard()
     pool = WorkerPool(
         PoolConfig(
@@ -105,8 +115,7 @@ async def router(
             host="127.0.0.1",
             port=0,
             cold_socket=cold_socket or str(tmp_path / "cold.sock"),
-            limits=limits,
-            access_log=access_log,
+            config=config,
             slot_capacity=16,
         ),
         heard,

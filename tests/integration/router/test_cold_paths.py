@@ -7,6 +7,8 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from llmgw_router.core.config import RoutingProfile
+
 from .harness import QUICK, router
 from .upstream import LAST, SSE_HEAD, Connection, Upstream, answering, chunk, json_answer
 
@@ -105,8 +107,8 @@ async def test_a_page_that_streams_is_never_called_idle(tmp_path: Path) -> None:
 
     cold = Upstream(slow)
     cold.path = str(tmp_path / "cold.sock")
-    limits = msgspec.structs.replace(QUICK, idle_s=0.05)
-    async with cold, router(tmp_path, limits=limits) as r, await r.client() as c:
+    profile = RoutingProfile(idle_s=0.05)
+    async with cold, router(tmp_path, profile=profile) as r, await r.client() as c:
         c.send(b"GET /admin/events HTTP/1.1\r\nhost: r\r\n\r\n")
         answer = await c.answer()
     assert (answer.body, answer.complete) == (b"data: 1\n\ndata: 2\n\n", True)

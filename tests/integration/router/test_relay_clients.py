@@ -6,6 +6,8 @@ from typing import cast
 
 import msgspec
 
+from llmgw_router.core.config import RoutingProfile
+
 from .harness import BODY, QUICK, STEP_S, Client, router
 from .upstream import LAST, SSE_HEAD, Connection, Script, Upstream, answering, chunk, json_answer
 
@@ -106,8 +108,8 @@ async def test_a_client_that_does_not_read_holds_the_engine_up_and_is_cut(tmp_pa
             await connection.send(block)
             sent += len(block)
 
-    limits = msgspec.structs.replace(QUICK, write_stall_s=0.4)
-    async with Upstream(pouring) as up, router(tmp_path, up.port, limits=limits, access_log=True) as r:
+    profile = RoutingProfile(write_stall_s=0.4)
+    async with Upstream(pouring) as up, router(tmp_path, up.port, profile=profile, access_log=True) as r:
         c = await r.client()
         cast(asyncio.Transport, c.writer.transport).pause_reading()
         c.post(BODY)
@@ -127,8 +129,12 @@ async def test_a_slow_reader_gets_everything(tmp_path: Path) -> None:
     whole = (
         SSE_HEAD + b"".join(chunk(payload[at : at + 50_000]) for at in range(0, len(payload), 50_000)) + LAST
     )
-    limits = msgspec.structs.replace(QUICK, write_stall_s=0.5, high_water_bytes=16_384)
-    async with Upstream(answering(whole)) as up, router(tmp_path, up.port, limits=limits) as r:
+    limits = msgspec.structs.replace(QUICK, high_water_bytes=16_384)
+    profile = RoutingProfile(write_stall_s=0.5)
+    async with (
+        Upstream(answering(whole)) as up,
+        router(tmp_path, up.port, limits=limits, profile=profile) as r,
+    ):
         async with await r.client() as c:
             c.post(BODY)
             await c.head()

@@ -4,11 +4,12 @@ import asyncio
 import socket
 from pathlib import Path
 
-import msgspec
 import pytest
 
+from llmgw_router.core.config import RoutingProfile
+
 from .ends import code_of
-from .harness import BODY, QUICK, router
+from .harness import BODY, router
 from .upstream import SSE_HEAD, Connection, Script, Upstream, answering, chunk, json_answer
 
 
@@ -25,8 +26,8 @@ async def headers_only(connection: Connection) -> None:
 
 @pytest.mark.parametrize("script", [silent, headers_only])
 async def test_no_first_byte_in_time(tmp_path: Path, script: Script) -> None:
-    limits = msgspec.structs.replace(QUICK, first_byte_s=0.1)
-    async with Upstream(script) as up, router(tmp_path, up.port, limits=limits) as r, await r.client() as c:
+    profile = RoutingProfile(first_byte_s=0.1)
+    async with Upstream(script) as up, router(tmp_path, up.port, profile=profile) as r, await r.client() as c:
         c.post(BODY)
         answer = await c.answer()
         assert (answer.status, code_of(answer.body)) == (504, "upstream_timeout_first_byte")
@@ -43,10 +44,10 @@ async def one_event_then_silence(connection: Connection) -> None:
 
 
 async def test_silence_within_a_stream(tmp_path: Path) -> None:
-    limits = msgspec.structs.replace(QUICK, idle_s=0.1)
+    profile = RoutingProfile(idle_s=0.1)
     async with (
         Upstream(one_event_then_silence) as up,
-        router(tmp_path, up.port, limits=limits) as r,
+        router(tmp_path, up.port, profile=profile) as r,
         await r.client() as c,
     ):
         c.post(BODY)
@@ -64,8 +65,8 @@ async def test_the_total_ends_a_busy_stream(tmp_path: Path) -> None:
             await connection.send(chunk(b"data: x\n\n"))
             await asyncio.sleep(0.01)
 
-    limits = msgspec.structs.replace(QUICK, total_s=0.15)
-    async with Upstream(chatty) as up, router(tmp_path, up.port, limits=limits) as r, await r.client() as c:
+    profile = RoutingProfile(total_s=0.15)
+    async with Upstream(chatty) as up, router(tmp_path, up.port, profile=profile) as r, await r.client() as c:
         c.post(BODY)
         answer = await c.answer()
         assert b"deadline_exceeded" in answer.body
@@ -84,15 +85,15 @@ async def test_a_connect_that_hangs_is_given_up_for_another(tmp_path: Path) -> N
         sock.setblocking(False)
         sock.connect_ex(("127.0.0.1", port))
         stuffed.append(sock)
-    limits = msgspec.structs.replace(QUICK, connect_s=0.1)
+    profile = RoutingProfile(connect_s=0.1)
     try:
-        async with router(tmp_path, port, limits=limits) as r, await r.client() as c:
+        async with router(tmp_path, port, profile=profile) as r, await r.client() as c:
             c.post(BODY)
             answer = await c.answer()
             assert (answer.status, code_of(answer.body)) == (504, "upstream_timeout_connect")
         async with (
             Upstream(answering(json_answer())) as up,
-            router(tmp_path, port, up.port, limits=limits) as r,
+            router(tmp_path, port, up.port, profile=profile) as r,
             await r.client() as c,
         ):
             for _ in range(4):

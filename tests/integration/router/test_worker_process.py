@@ -11,6 +11,7 @@ from typing import cast
 import msgspec
 import pytest
 
+from llmgw_router.core.config import Telemetry, WorkerConfig
 from llmgw_router.relay import ipc
 from llmgw_router.relay.slots import Slots
 
@@ -66,8 +67,9 @@ async def held(*command: str) -> AsyncIterator[Held]:
         slots.close()
 
 
-def configure() -> ipc.Configure:
-    return ipc.Configure(worker=0, workers=1, slot_capacity=4, limits=QUICK, cold_socket="/nowhere")
+def configure(telemetry: Telemetry | None = None) -> ipc.Configure:
+    config = WorkerConfig(limits=QUICK, telemetry=telemetry or Telemetry())
+    return ipc.Configure(worker=0, workers=1, slot_capacity=4, cold_socket="/nowhere", config=config)
 
 
 @pytest.mark.parametrize(
@@ -120,7 +122,7 @@ async def test_nonsense_on_the_channel_ends_it() -> None:
 
 async def test_a_supervisor_that_does_not_read_costs_records_not_memory() -> None:
     async with Upstream(answering(json_answer())) as up, held("-m", "llmgw_router.relay.worker") as worker:
-        worker.tell(msgspec.structs.replace(configure(), access_log=True))
+        worker.tell(configure(Telemetry(access_log=True)))
         worker.tell(
             ipc.TableUpdate(endpoints=(msgspec.structs.replace(endpoint(0, up.port), slot=0),), seq=1)
         )

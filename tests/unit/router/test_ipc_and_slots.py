@@ -2,6 +2,7 @@ import struct
 
 import pytest
 
+from llmgw_router.core.config import INTERACTIVE, RoutingProfile, WorkerConfig
 from llmgw_router.relay import ipc
 from llmgw_router.relay.slots import BROKEN, COUNTER, FAILED, IN_FLIGHT, LAST_TOUCH, PICKS, Slots
 from llmgw_router.supervisor.slot_book import SlotBook
@@ -9,8 +10,12 @@ from llmgw_router.supervisor.slot_book import SlotBook
 ROW = ipc.EndpointRow(
     endpoint_id="r@2", replica_id="r", group_epoch=2, model="m", host="h", port=8000, credential="c", slot=3
 )
+CONFIG = WorkerConfig(profiles={INTERACTIVE: RoutingProfile(total_s=None)})
+KEY = ipc.KeyRow(digest=b"\x00\xff", key_id="k", models=("m",))
 DOWN: list[ipc.Down] = [
-    ipc.Configure(worker=1, workers=2, slot_capacity=9, limits=ipc.Limits(total_s=None), cold_socket="/s"),
+    ipc.Configure(worker=1, workers=2, slot_capacity=9, cold_socket="/s", config=CONFIG),
+    ipc.Reconfigure(config=CONFIG),
+    ipc.KeysUpdate(whole=True, keys=(KEY,), gone=(b"d",)),
     ipc.TableUpdate(
         endpoints=(ROW,),
         models=(ipc.ModelRow(name="m", aliases=("a",), availability=ipc.Availability.COLD, eta_s=1.5),),

@@ -58,13 +58,13 @@ class Pair:
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         slots = Slots.create(workers=1, capacity=1)
-        configure = ipc.Configure(worker=0, workers=1, slot_capacity=1, limits=ipc.Limits(), cold_socket="")
+        configure = ipc.Configure(worker=0, workers=1, slot_capacity=1, cold_socket="")
         hub = Hub(configure, slots, loop, lambda message: None)
         row = ipc.EndpointRow(
             endpoint_id="e@1", replica_id="e", group_epoch=1, model="m", host="h", port=1, slot=0
         )
-        hub.apply(ipc.TableUpdate(endpoints=(row,), seq=1))
-        (self.endpoint,) = hub.targets["m"].endpoints
+        hub.routes.apply(ipc.TableUpdate(endpoints=(row,), seq=1))
+        (self.endpoint,) = hub.routes.targets["m"].endpoints
         self.up_wire, self.client_wire = Wire(), Wire()
         self.upstream = UpstreamConnection(self.endpoint)
         self.upstream.connection_made(self.up_wire.as_transport())

@@ -3,8 +3,8 @@
 import re
 from pathlib import Path
 
+from llmgw_router.core.config import Limits, RoutingProfile
 from llmgw_router.core.errors import KINDS, WRITE_STALL
-from llmgw_router.relay.ipc import Limits
 
 PAGE = (Path(__file__).parents[3] / "docs" / "router-wire.md").read_text()
 ROWS = {(int(status), code) for status, code in re.findall(r"^\| (\d{3}) \| `(\w+)` \|", PAGE, re.MULTILINE)}
@@ -19,12 +19,12 @@ def test_every_refusal_is_on_the_page() -> None:
 
 
 def test_the_limits_on_the_page_are_the_defaults() -> None:
-    limits = Limits()
+    limits, profile = Limits(), RoutingProfile()
     assert f"head took over {limits.request_head_s:g} s" in PAGE
     assert f"({limits.max_body_bytes >> 20} MiB)" in PAGE
     assert f"head over {limits.max_head_bytes >> 10} KiB" in PAGE
-    assert f"connecting took over {limits.connect_s:g} s" in PAGE
-    assert limits.first_byte_s == 600
-    assert limits.idle_s == limits.write_stall_s == 120
-    assert limits.total_s == 3600
+    assert f"connecting took over {profile.connect_s:g} s" in PAGE
+    assert profile.first_byte_s == 600
+    assert profile.idle_s == profile.write_stall_s == 120
+    assert profile.total_s == 3600
     assert f"closed after {limits.keepalive_s:g} s without a request" in PAGE

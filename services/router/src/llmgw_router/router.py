@@ -48,8 +48,7 @@ class Router:
                 host=address.host,
                 port=address.port,
                 cold_socket=str(cold_socket),
-                limits=settings.limits(),
-                access_log=settings.access_log,
+                config=settings.worker_config(),
             ),
             self,
         )

@@ -22,6 +22,7 @@ from pydantic_settings import SettingsConfigDict
 from llmgw_kit.addresses import HostPort, parse_host_port, parse_host_ports
 from llmgw_kit.errors import InvalidRequest, LlmgwError, StartupError
 from llmgw_kit.settings import ServiceSettings
+from llmgw_router.core.config import INTERACTIVE, Limits, RoutingProfile, Telemetry, WorkerConfig
 from llmgw_router.core.endpoints import (
     STATIC_POOL,
     StaticEndpoint,
@@ -29,7 +30,6 @@ from llmgw_router.core.endpoints import (
     split_endpoint,
     static_endpoint,
 )
-from llmgw_router.relay.ipc import Limits
 
 CLIENT_PORT = 8080
 OPEN_LISTEN = f"0.0.0.0:{CLIENT_PORT}"
@@ -194,16 +194,20 @@ class RouterSettings(ServiceSettings):
     def static_endpoints(self) -> tuple[StaticEndpoint, ...]:
         return tuple(entry.endpoint() for entry in self.endpoints)
 
-    def limits(self) -> Limits:
-        """Bounds of the data plane as the workers take them."""
-        return Limits(
-            request_head_s=self.request_head_s,
-            max_body_bytes=self.max_body_bytes,
-            connect_s=self.connect_s,
-            first_byte_s=self.first_byte_s,
-            idle_s=self.idle_s,
-            write_stall_s=self.write_stall_s,
-            total_s=self.total_s,
+    def worker_config(self) -> WorkerConfig:
+        """What the relay workers are told."""
+        return WorkerConfig(
+            limits=Limits(request_head_s=self.request_head_s, max_body_bytes=self.max_body_bytes),
+            profiles={
+                INTERACTIVE: RoutingProfile(
+                    connect_s=self.connect_s,
+                    first_byte_s=self.first_byte_s,
+                    idle_s=self.idle_s,
+                    write_stall_s=self.write_stall_s,
+                    total_s=self.total_s,
+                )
+            },
+            telemetry=Telemetry(access_log=self.access_log),
         )
 
     def named(self, port: int) -> str:

@@ -29,7 +29,7 @@ from llmgw_router.core.heads import (
     Fields,
     is_sane_id,
 )
-from llmgw_router.relay.admission import too_large, unacceptable
+from llmgw_router.relay.acceptance import too_large, unacceptable
 from llmgw_router.relay.exchange import Exchange
 from llmgw_router.relay.hub import Hub
 from llmgw_router.relay.request import Request

@@ -12,6 +12,7 @@ from llmgw_router.relay.relaying import Relaying
 from llmgw_router.relay.slots import COUNTER
 
 if TYPE_CHECKING:
+    from llmgw_router.core.keys import KeyRow
     from llmgw_router.relay.client import ClientConnection
     from llmgw_router.relay.endpoint import Endpoint, EngineEndpoint
     from llmgw_router.relay.upstream import UpstreamConnection
@@ -22,13 +23,27 @@ _STREAMS_BROKEN = COUNTER["streams_broken"]
 class Ending(Relaying):
     """What an exchange holds and must give back, and the ways in which it does."""
 
-    __slots__ = ("connecting", "endpoint", "model", "phase", "started_ns", "tried", "upstream")
+    __slots__ = (
+        "connecting",
+        "endpoint",
+        "key",
+        "model",
+        "phase",
+        "profile",
+        "started_ns",
+        "tried",
+        "upstream",
+    )
 
     def __init__(self, client: "ClientConnection") -> None:
         super().__init__(client)
         self.phase: int = ARRIVING
         #: CLOCK_MONOTONIC when it was whole and its way was chosen; 0 before.
         self.started_ns = 0
+        #: Its deadlines; what the configuration says when it is routed.
+        self.profile = self.hub.default_profile
+        #: Who asks; None where no key is asked for.
+        self.key: KeyRow | None = None
         #: The catalog's name for it, also where the request used an alias.
         self.model: str | None = None
         #: Taken, to be released.
@@ -93,7 +108,7 @@ class Ending(Relaying):
         endpoint, self.endpoint = self.endpoint, None
         if endpoint is not None:
             endpoint.release(now_ns)
-        self.hub.account(self, endpoint, now_ns)
+        self.hub.accounts.close(self, endpoint, now_ns)
         self.upstream = None
         self.phase = OVER
         self.client.exchange_over(self)

@@ -83,9 +83,9 @@ class Exchange(Ending):
         except BodyRefused as refused:
             self.refuse(refused.kind, str(refused))
             return
-        target = hub.targets.get(name)
+        target = hub.routes.targets.get(name)
         if target is None:
-            if not hub.routes_known:
+            if not hub.routes.known:
                 self.refuse(errors.STARTING, "This router has no routes yet; ask again.", retry_after_s=1)
                 return
             self.refuse(
@@ -279,8 +279,8 @@ class Exchange(Ending):
         hub = self.hub
         tried = self.tried = self.tried or []
         tried.append(failed)
-        target = None if self.model is None else hub.targets.get(self.model)
-        if target is None or len(tried) > hub.limits.max_retries:
+        target = None if self.model is None else hub.routes.targets.get(self.model)
+        if target is None or len(tried) > self.profile.max_retries:
             return None
         return pick(target.endpoints, now=hub.now, chance=hub.chance(), tried=tried)
 

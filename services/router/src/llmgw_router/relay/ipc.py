@@ -10,6 +10,10 @@ from collections.abc import Iterator
 
 import msgspec
 
+from llmgw_router.core.config import Limits as Limits
+from llmgw_router.core.config import RoutingProfile as RoutingProfile
+from llmgw_router.core.config import WorkerConfig as WorkerConfig
+from llmgw_router.core.keys import KeyRow as KeyRow
 from llmgw_router.core.table import Availability as Availability
 from llmgw_router.core.table import EndpointRow as EndpointRow
 from llmgw_router.core.table import ModelRow as ModelRow
@@ -20,53 +24,33 @@ MAX_FRAME_BYTES = 64 * 1024 * 1024
 _LENGTH = struct.Struct(">I")
 
 
-class Limits(msgspec.Struct, frozen=True, kw_only=True):
-    """Bounds and deadlines of the data plane. Seconds and bytes; None switches a deadline off."""
-
-    max_body_bytes: int = 64 * 1024 * 1024
-    max_head_bytes: int = 32 * 1024
-    #: From the first byte of a request (or the accept) to the end of its headers.
-    request_head_s: float = 10.0
-    #: Longest silence while a request body is being sent to us.
-    request_body_idle_s: float = 60.0
-    #: A kept-alive client connection without a request. Longer than a usual load balancer's 60 s (W55).
-    keepalive_s: float = 75.0
-    connect_s: float = 5.0
-    #: From the request's departure to the first byte of the answer's body: a prompt is computed meanwhile.
-    first_byte_s: float | None = 600.0
-    #: Longest silence between two reads of an answer.
-    idle_s: float | None = 120.0
-    #: Longest time in which a client takes nothing while bytes wait for it.
-    write_stall_s: float | None = 120.0
-    total_s: float | None = 3600.0
-    #: A pooled upstream connection is closed after this; below uvicorn's 5 s (W54).
-    upstream_idle_s: float = 4.0
-    #: Pooled idle connections kept per endpoint and worker.
-    upstream_idle_max: int = 256
-    #: Other endpoints tried after the first, while nothing has reached the client.
-    max_retries: int = 2
-    #: Period of the one sweep that looks at every deadline; their precision.
-    sweep_s: float = 1.0
-    #: After a refusal that left a request body unread: how long we go on reading, so that the
-    #: answer is not lost in a reset.
-    linger_s: float = 2.0
-    #: Bytes that may wait in user space for one slow client before its engine is paused.
-    high_water_bytes: int = 256 * 1024
-    #: Longest wait for the cold application's first byte.
-    cold_first_byte_s: float = 60.0
-
-
 class Configure(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     """First frame down, exactly once."""
 
     worker: int
     workers: int
     slot_capacity: int
-    limits: Limits
     #: Unix socket of the cold application.
     cold_socket: str
-    #: Send AccessRecords up.
-    access_log: bool = False
+    config: WorkerConfig = WorkerConfig()
+
+
+class Reconfigure(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """Replaces the configuration from the next request on; what runs keeps its profile."""
+
+    config: WorkerConfig
+
+
+class KeysUpdate(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """Which keys are good. Until the first of these a worker that must check keys refuses everybody."""
+
+    #: The whole set; else `keys` are added or replaced and `gone` taken away.
+    whole: bool
+    #: False: no key is asked for (`keys` is empty then).
+    required: bool = True
+    keys: tuple[KeyRow, ...] = ()
+    #: Digests.
+    gone: tuple[bytes, ...] = ()
 
 
 class TableUpdate(msgspec.Struct, frozen=True, kw_only=True, tag=True):
@@ -167,7 +151,7 @@ class AccessRecords(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     records: tuple[AccessRecord, ...]
 
 
-Down = Configure | TableUpdate | Drain | Stop | ActivationRefused
+Down = Configure | Reconfigure | TableUpdate | KeysUpdate | Drain | Stop | ActivationRefused
 Up = Started | Applied | Want | Unwant | DrainedEndpoints | LogLines | AccessRecords
 
 decode_down = msgspec.msgpack.Decoder(Down).decode

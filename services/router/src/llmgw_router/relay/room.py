@@ -72,7 +72,7 @@ class WaitingRoom:
     def table_changed(self) -> None:
         """Send on what now has an endpoint; answer what nothing can bring up any more."""
         for name in list(self._held):
-            target = self._hub.targets.get(name)
+            target = self._hub.routes.targets.get(name)
             for exchange in list(self._held.get(name, ())):
                 if target is None:
                     self.leave(exchange)
@@ -107,7 +107,7 @@ class WaitingRoom:
     def expire(self, exchange: "Exchange") -> None:
         """Its time is up."""
         assert exchange.model is not None
-        target = self._hub.targets.get(exchange.model)
+        target = self._hub.routes.targets.get(exchange.model)
         self.leave(exchange)
         if target is None:
             exchange.refuse(

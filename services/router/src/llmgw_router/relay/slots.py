@@ -87,7 +87,7 @@ IN_FLIGHT, PICKS, LAST_TOUCH, FAILED, BROKEN = range(5)
 _FIELDS = 5
 
 #: Counters take a fixed room so that adding one does not move the columns.
-_COUNTER_ROOM = 256
+_COUNTER_ROOM = 1024
 if len(COUNTERS) > _COUNTER_ROOM:
     raise AssertionError(
         f"{len(COUNTERS)} counters do not fit into {_COUNTER_ROOM} cells: raise _COUNTER_ROOM"

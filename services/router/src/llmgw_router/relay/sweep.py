@@ -70,33 +70,37 @@ def _stalled(client: "ClientConnection", now: float) -> bool:
         # Slow, but taking something.
         client.stalled_since = now
     client.stalled_bytes = waiting
-    limit = client.hub.limits.write_stall_s
+    exchange = client.current
+    profile = client.hub.default_profile if exchange is None else exchange.profile
+    limit = profile.write_stall_s
     return limit is not None and now - client.stalled_since > limit
 
 
 def _look_at(exchange: "Exchange", now: float) -> None:
-    limits = exchange.hub.limits
+    profile = exchange.profile
     phase = exchange.phase
     if phase == HELD:
         if now >= exchange.hold_until:
             exchange.hub.room.expire(exchange)
         return
-    if limits.total_s is not None and now - exchange.started > limits.total_s:
+    if profile.total_s is not None and now - exchange.started > profile.total_s:
         exchange.stop_upstream(
-            errors.TIMEOUT_TOTAL, f"The request exceeded its total of {limits.total_s:g} s."
+            errors.TIMEOUT_TOTAL, f"The request exceeded its total of {profile.total_s:g} s."
         )
     elif phase == CONNECTING:
-        if now - exchange.since > limits.connect_s:
+        if now - exchange.since > profile.connect_s:
             exchange.stop_upstream(
-                errors.TIMEOUT_CONNECT, f"Connecting to the engine took over {limits.connect_s:g} s."
+                errors.TIMEOUT_CONNECT, f"Connecting to the engine took over {profile.connect_s:g} s."
             )
     elif phase == WAITING:
-        limit = limits.first_byte_s if exchange.dialect is not None else limits.cold_first_byte_s
+        limit = (
+            profile.first_byte_s if exchange.dialect is not None else exchange.hub.limits.cold_first_byte_s
+        )
         if limit is not None and now - exchange.since > limit:
             exchange.stop_upstream(
                 errors.TIMEOUT_FIRST_BYTE, f"The engine sent no first byte within {limit:g} s."
             )
     elif phase == RELAYING and exchange.dialect is not None and not exchange.client.paused:
-        limit = limits.idle_s
+        limit = profile.idle_s
         if limit is not None and now - exchange.touched > limit:
             exchange.stop_upstream(errors.STREAM_IDLE, f"The engine sent nothing for {limit:g} s.")

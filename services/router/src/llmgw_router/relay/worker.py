@@ -84,9 +84,12 @@ class Worker:
                 self._stopping = Stopping(self._hub, self._listeners, self._end)
             case ipc.TableUpdate():
                 assert self._hub is not None
-                self._hub.apply(message)
+                self._hub.routes.apply(message)
                 if self._serving is None:
                     self._serving = self._loop.create_task(self._serve(self._hub))
+            case ipc.Reconfigure(config=config):
+                assert self._hub is not None
+                self._hub.reconfigure(config)
             case ipc.ActivationRefused():
                 assert self._hub is not None
                 self._hub.room.refuse(message)

@@ -15,6 +15,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from llmgw_router.core.config import WorkerConfig
 from llmgw_router.relay import ipc
 from llmgw_router.relay.slots import EndpointActivity, Slots
 from llmgw_router.supervisor.link import WorkerProcess
@@ -41,8 +42,7 @@ class PoolConfig:
     port: int
     #: Unix socket where the supervisor serves what the workers do not.
     cold_socket: str
-    limits: ipc.Limits = field(default_factory=ipc.Limits)
-    access_log: bool = False
+    config: WorkerConfig = field(default_factory=WorkerConfig)
     #: Most endpoints of one router; each costs 40 bytes a worker.
     slot_capacity: int = 4096
     backlog: int = 4096
@@ -65,7 +65,7 @@ class WorkerEvents(Protocol):
         """Draining at every worker, and nothing of this router runs there. Told once per drain mark."""
 
     def access(self, records: Sequence[ipc.AccessRecord]) -> None:
-        """Finished exchanges, in batches; only with PoolConfig.access_log."""
+        """Finished exchanges, in batches; only where the telemetry asks for them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,6 +109,8 @@ class WorkerPool:
         self._book = SlotBook(self._slots)
         self._seats = [_Seat(worker) for worker in range(config.workers)]
         self._reserved: Reservation | None = None
+        #: What every worker is told, and every successor of one.
+        self._worker_config = config.config
         self._table = ipc.TableUpdate()
         self._tally = Tally()
         self._stopping = False
@@ -151,6 +153,13 @@ class WorkerPool:
         except BaseException:
             await self.stop()
             raise
+
+    def reconfigure(self, config: WorkerConfig) -> None:
+        """Put another configuration in force, from each worker's next request on."""
+        self._worker_config = config
+        for seat in self._seats:
+            if seat.process is not None:
+                seat.process.send(ipc.Reconfigure(config=config))
 
     def push_table(self, update: ipc.TableUpdate) -> None:
         """Give every worker a whole table. Slots are assigned here; `seq` is counted here."""
@@ -261,9 +270,8 @@ class WorkerPool:
                 worker=seat.worker,
                 workers=self._config.workers,
                 slot_capacity=self._config.slot_capacity,
-                limits=self._config.limits,
                 cold_socket=self._config.cold_socket,
-                access_log=self._config.access_log,
+                config=self._worker_config,
             )
         )
         # Before it listens, so that its first request already meets a table.

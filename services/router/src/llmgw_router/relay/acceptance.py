@@ -5,8 +5,8 @@ through, and our own limits.
 """
 
 from llmgw_router.core import errors
+from llmgw_router.core.config import Limits
 from llmgw_router.core.errors import Kind
-from llmgw_router.relay.ipc import Limits
 from llmgw_router.relay.request import Request
 
 #: Header fields of one request that would be passed on.
