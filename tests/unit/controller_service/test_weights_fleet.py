@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from types import SimpleNamespace
 from typing import Any, cast
@@ -17,7 +17,7 @@ from llmgw_controller.node_asks import ALL_MOST, TURNS
 from llmgw_controller.office import Office
 from llmgw_controller.operator.weights import ALL_PREFETCH_S, WeightsCalls
 from llmgw_controller.reign import Reign
-from llmgw_kit.errors import NotLeader, Unavailable
+from llmgw_kit.errors import InvalidRequest, LlmgwError, NotFound, NotLeader, Unavailable
 from llmgw_kit.ids import NodeId
 from llmgw_kit.lifecycle import cancel_all
 from llmgw_kit.testing.clock import FakeClock
@@ -27,10 +27,10 @@ from .reigns import KEPT, hello, reign_on
 NODES = [f"n{number:03}" for number in range(200)]
 MODEL = {
     **KEPT,
+    "aliases": ["little"],
     "replicas": 0,
     "weights": {"version": "v1", "files": [{"path": "a", "url": "https://a/a", "sha256": "0" * 64}]},
 }
-HELD = agent_pb2.HeldWeights(model="tiny", version="v1", complete=True, bytes=7)
 
 
 def read(command_id: str) -> agent_pb2.ConnectResponse:
@@ -77,12 +77,16 @@ class Fleet:
 
 
 @asynccontextmanager
-async def fleet(clock: FakeClock, *, answers: bool = True, weights: bool = False) -> AsyncIterator[Fleet]:
+async def fleet(
+    clock: FakeClock, *versions: str, answers: bool = True, names: Sequence[str] = NODES
+) -> AsyncIterator[Fleet]:
+    """Each node holds all of `versions`."""
     reign = await reign_on(clock, models=(MODEL,))
     async with reign.ledger.writing():
         pass
     made = Fleet(reign, clock, answers=answers)
-    sessions = [await reign.fleet.open(hello(name, weights=[HELD] if weights else [])) for name in NODES]
+    held = [agent_pb2.HeldWeights(model="tiny", version=one, complete=True, bytes=7) for one in versions]
+    sessions = [await reign.fleet.open(hello(name, weights=held)) for name in names]
     async with reign.ledger.writing():
         await reign.ledger.commit(reign.fleet.take_news())
     tasks = [asyncio.create_task(made.serve(session)) for session in sessions]
@@ -109,7 +113,7 @@ async def test_weights_are_brought_to_more_nodes_than_are_asked_at_once(
 
 
 async def test_weights_are_removed_from_a_whole_fleet(fake_clock: FakeClock) -> None:
-    async with fleet(fake_clock, weights=True) as made:
+    async with fleet(fake_clock, "v1") as made:
         request = pb.RemoveWeightsRequest(model="tiny", version="v1")
         answer = await made.result(made.calls.RemoveWeights(request, None), within_s=20)
         assert len(answer.changes) == len(NODES)
@@ -146,3 +150,42 @@ async def test_a_fleet_that_says_nothing_is_told_node_by_node_while_the_caller_s
         made.answers = True
         again = pb.PrefetchWeightsRequest(model="tiny", node_ids=NODES[100:110])
         assert outcomes(await made.result(made.calls.PrefetchWeights(again, None), within_s=20)) == {"asked"}
+
+
+TWO = ("b179c9523d0e", "b179aaaaaaaa")
+
+
+@pytest.mark.parametrize(
+    ("versions", "typed", "meant"),
+    [
+        (TWO, "b179c9523d0e", "b179c9523d0e"),
+        (TWO, "b179c", "b179c9523d0e"),
+        (("b179", *TWO), "b179", "b179"),
+        (("v1",), "v1", "v1"),
+    ],
+    ids=["whole", "a beginning", "whole, and the beginning of others", "short and whole"],
+)
+async def test_a_version_is_named_by_its_beginning_too(
+    fake_clock: FakeClock, versions: tuple[str, ...], typed: str, meant: str
+) -> None:
+    async with fleet(fake_clock, *versions, names=NODES[:1]) as made:
+        for model in ("tiny", "little"):
+            request = pb.RemoveWeightsRequest(model=model, version=typed, dry_run=True)
+            answer = await made.result(made.calls.RemoveWeights(request, None), within_s=20)
+            assert (answer.model, answer.version, outcomes(answer)) == ("tiny", meant, {"removed"})
+
+
+@pytest.mark.parametrize(
+    ("typed", "error", "said"),
+    [
+        ("b179", InvalidRequest, "2 versions of tiny begin with b179: b179aaaaaaaa, b179c9523d0e"),
+        ("b17", NotFound, "no connected node holds tiny b17"),
+        ("c179", NotFound, "no connected node holds tiny c179"),
+    ],
+)
+async def test_a_beginning_that_names_no_version_alone_removes_nothing(
+    fake_clock: FakeClock, typed: str, error: type[LlmgwError], said: str
+) -> None:
+    async with fleet(fake_clock, *TWO, names=NODES[:1]) as made:
+        with pytest.raises(error, match=said):
+            await made.calls.RemoveWeights(pb.RemoveWeightsRequest(model="tiny", version=typed), None)

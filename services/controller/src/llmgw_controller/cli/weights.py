@@ -77,7 +77,9 @@ def weights_prefetch(session: Session, model: str, nodes: tuple[str, ...], *, dr
 def weights_remove(
     session: Session, model: str, version: str, nodes: tuple[str, ...], *, force: bool, dry_run: bool
 ) -> None:
-    """Delete VERSION of MODEL from nodes; refused as a whole while an engine uses it on one of them."""
+    """Delete VERSION of MODEL from nodes; refused as a whole while an engine uses it on one of them.
+
+    VERSION may be its first characters, four at least, where they name one alone."""
     request = pb.RemoveWeightsRequest(
         model=model, version=version, node_ids=nodes, force=force, dry_run=dry_run
     )

@@ -18,7 +18,7 @@ from llmgw_controller.core.weights_held import (
 )
 from llmgw_controller.operator.desk import Context, Desk
 from llmgw_controller.reign import Reign
-from llmgw_kit.errors import Conflict, LlmgwError, NotFound, Unavailable
+from llmgw_kit.errors import Conflict, InvalidRequest, LlmgwError, NotFound, Unavailable
 from llmgw_kit.ids import NodeId, ReplicaId
 from llmgw_kit.names import did_you_mean
 
@@ -28,6 +28,8 @@ log = logging.getLogger(__name__)
 PREFETCH_S, REMOVE_S = 15.0, 120.0
 #: Of a whole call, within what `llmgwctl` waits for: of a large fleet many nodes may say nothing.
 ALL_PREFETCH_S, ALL_REMOVE_S = 45.0, 150.0
+#: Characters of a version that may stand for the whole: what is removed is not brought back for nothing.
+PREFIX_LEAST = 4
 
 
 class WeightsCalls(Desk):
@@ -110,23 +112,22 @@ class WeightsCalls(Desk):
         reign = await self._reign()
         snapshot = reign.snapshot(reign.ledger.stored)
         _known_nodes(snapshot, request.node_ids)
-        have = holders(snapshot, request.model, request.version)
-        if not have:
-            raise _not_held(snapshot, request.model, request.version)
+        model, version = _held_version(snapshot, request.model, request.version)
+        have = holders(snapshot, model, version)
         nodes = tuple(sorted({NodeId(name) for name in request.node_ids})) or have
-        used = await asyncio.to_thread(_users, snapshot, nodes, request.model, request.version)
+        used = await asyncio.to_thread(_users, snapshot, nodes, model, version)
         in_use = {node: users for node, users in used.items() if users}
         if in_use and not request.force:
             told = "; ".join(f"on {node} by {', '.join(users)}" for node, users in in_use.items())
             raise Conflict(
-                f"{request.model} {request.version} is in use {told}; nothing was removed", code="in_use",
+                f"{model} {version} is in use {told}; nothing was removed", code="in_use",
                 next_steps=["name the other nodes with --node, or remove it under them with --force"],
             )  # fmt: skip
 
         def command(command_id: str) -> agent_pb2.ConnectResponse:
             return agent_pb2.ConnectResponse(
                 remove_weights=agent_pb2.RemoveWeights(
-                    command_id=command_id, model=request.model, version=request.version, force=request.force
+                    command_id=command_id, model=model, version=version, force=request.force
                 )
             )
 
@@ -146,13 +147,9 @@ class WeightsCalls(Desk):
         changes = await asyncio.gather(*(one(node_id) for node_id in nodes))
         gone = [change.node_id for change in changes if change.outcome == "removed"]
         if gone and not request.dry_run:
-            await self._note(
-                reign, "weights_removed", request.model, f"{request.version} from {', '.join(gone)}"
-            )
+            await self._note(reign, "weights_removed", model, f"{version} from {', '.join(gone)}")
         freed = sum(change.freed_bytes for change in changes)
-        return pb.RemoveWeightsResponse(
-            model=request.model, version=request.version, changes=changes, freed_bytes=freed
-        )
+        return pb.RemoveWeightsResponse(model=model, version=version, changes=changes, freed_bytes=freed)
 
     async def _note(self, reign: Reign, kind: str, subject: str, text: str) -> None:
         """An event of what was done. It was done, whether that can be written down or not."""
@@ -216,17 +213,34 @@ def _known_nodes(snapshot: Snapshot, names: Sequence[str]) -> None:
             )  # fmt: skip
 
 
-def _not_held(snapshot: Snapshot, model: str, version: str) -> NotFound:
+def _held_version(snapshot: Snapshot, model: str, version: str) -> tuple[str, str]:
+    """The model and version that some connected node holds and that these words mean: a name or an alias, and
+    a version or the beginning of one. Raises NotFound, and InvalidRequest for a beginning of several."""
     held = sorted({(one.model, one.version) for heard in snapshot.heard.values() for one in heard.weights})
+    if all(name != model for name, _ in held) and (known := snapshot.catalog.resolve(model)) is not None:
+        model = known.name
     versions = [found for name, found in held if name == model]
+    meant = [version] if version in versions else [one for one in versions if _begins(one, version)]
+    if len(meant) == 1:
+        return model, meant[0]
+    if meant:
+        raise InvalidRequest(
+            f"{len(meant)} versions of {model} begin with {version}: {', '.join(meant)}",
+            code="version_ambiguous",
+            next_steps=["type more of it; nothing was removed"],
+        )
     if versions:
         step = f"held of {model}: {', '.join(versions)}"
     else:
         step = f"no version of {model} is on any node{did_you_mean(model, [name for name, _ in held])}"
-    return NotFound(
-        f"no connected node holds {model} {version}", code="weights_not_found",
-        next_steps=[step, "try: llmgwctl weights list"],
-    )  # fmt: skip
+    steps = [step, "try: llmgwctl weights list"]
+    if versions and len(version) < PREFIX_LEAST and any(one.startswith(version) for one in versions):
+        steps.insert(0, f"the beginning of a version is at least {PREFIX_LEAST} characters")
+    raise NotFound(f"no connected node holds {model} {version}", code="weights_not_found", next_steps=steps)
+
+
+def _begins(version: str, typed: str) -> bool:
+    return len(typed) >= PREFIX_LEAST and version.startswith(typed)
 
 
 def _is_complete(snapshot: Snapshot, node_id: NodeId, model: Model, version: str) -> bool:
