@@ -29,6 +29,9 @@ DEVICES = 8
 TICKS = os.sysconf("SC_CLK_TCK")
 #: Starting and re-learning a whole fleet; on a busy machine.
 WAIT_S = 180.0
+#: Between two looks at a fleet that is not steady yet: each is a whole status, and looking all the time would
+#: measure ourselves.
+LOOK_S = 0.25
 
 
 def model(number: int, replicas: int) -> dict[str, Any]:
@@ -192,6 +195,7 @@ async def _led(running: Fleet, but: Controller) -> bool:
 
 
 async def _heard(running: Fleet, nodes: int) -> bool:
+    await asyncio.sleep(LOOK_S)
     status = await (await running.leader()).status()
     return status.nodes.heard == nodes and sum(row.ready for row in status.models) == running.wanted
 

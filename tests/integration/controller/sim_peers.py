@@ -45,7 +45,7 @@ class SimAgent:
     beats: int = 0
     leader_beats: int = 0
     last_error: LlmgwError | None = None
-    _out: asyncio.Queue[agent_pb2.ConnectRequest] | None = None
+    _out: asyncio.Queue[agent_pb2.ConnectRequest | None] | None = None
     _task: asyncio.Task[None] | None = None
 
     async def __aenter__(self) -> Self:
@@ -100,16 +100,17 @@ class SimAgent:
     async def _session(self, address: HostPort) -> HostPort | None:
         """One stream; who to try next, if somebody said."""
         channel = rpc.channel(address)
-        out: asyncio.Queue[agent_pb2.ConnectRequest] = asyncio.Queue()
+        out: asyncio.Queue[agent_pb2.ConnectRequest | None] = asyncio.Queue()
         out.put_nowait(agent_pb2.ConnectRequest(hello=self.hello()))
 
         async def requests() -> AsyncIterator[agent_pb2.ConnectRequest]:
-            while True:
-                yield await out.get()
+            while (word := await out.get()) is not None:
+                yield word
 
         beating: asyncio.Task[None] | None = None
+        call = agent_pb2_grpc.AgentServiceStub(channel).Connect(requests())
         try:
-            async for message in agent_pb2_grpc.AgentServiceStub(channel).Connect(requests()):
+            async for message in call:
                 body = message.WhichOneof("body")
                 # A refusal may come under a lower term than was seen; that is what it is about.
                 assert message.term >= self.term or body == "reject", f"{body} under term {message.term}"
@@ -142,6 +143,9 @@ class SimAgent:
             if beating is not None:
                 beating.cancel()
                 await asyncio.gather(beating, return_exceptions=True)
+            # A task of grpc's waits for our next word, also after the call has ended, and would for ever.
+            out.put_nowait(None)
+            call.cancel()
             await channel.close()
         return None
 
