@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 from hypothesis import HealthCheck, given, settings
 
-from llmgw_controller.core.disagreement import Disagreement
+from llmgw_controller.core.disagreement import Disagreement, Witness, told
 from llmgw_controller.core.doctor import DatabaseWord, Examination, examine
 from llmgw_controller.core.doctor_traffic import RoutesWord
 from llmgw_controller.core.heard import DeviceReport, ShardState
@@ -217,3 +217,33 @@ def test_every_disagreement_has_two_witnesses_and_an_outcome(snap):
         assert len(one.witnesses) >= 2
         assert one.outcome
         assert one.since is None or one.since <= NOW
+
+
+def trouble(kind: str, subject: str, outcome: str = "it ends so", **changes: object) -> Disagreement:
+    word = Witness("database", "x")
+    one = Disagreement(Severity.TROUBLE, kind, subject, (word, word), None, outcome)
+    return replace(one, **changes)  # type: ignore[arg-type]
+
+
+def test_status_is_told_what_a_disagreement_means_and_what_to_do_not_who_says_what():
+    gone = replace(healthy(), stored=replace(healthy().stored, routers={RouterId("r1"): member()}))
+    (line,) = told(seen(gone, watching=()).disagreements)
+    assert line.subject == "r1"
+    assert line.text.startswith("this router has no connection to the leader; ")
+    assert line.text.endswith("llmgwctl router forget r1")
+    for word in ("witness", "stream", "watching", "table", "idleness"):
+        assert word not in line.text
+
+
+def test_many_of_one_kind_are_one_line_and_each_kind_has_its_own():
+    found = [trouble("claim_without_shard", f"m/{n}.1.0", since=NOW - n) for n in range(1, 6)]
+    found += [trouble("row_differs", "m/9"), trouble("config_differs", "controllers")]
+    found += [replace(trouble("shard_differs", "m/7.1.0"), severity=Severity.NOTE)]
+    claims, rows = told(found)
+    assert (claims.subject, claims.since) == ("m/1.1.0", NOW - 5)
+    assert claims.text.endswith("; it ends so (the same of 4 others: m/2.1.0, m/3.1.0, ...)")
+    assert rows.subject == "m/9"
+
+
+def test_a_kind_that_nobody_put_into_words_is_told_all_the_same():
+    assert [one.text for one in told([trouble("moon_differs", "m/1")])] == ["moon differs; it ends so"]

@@ -273,6 +273,11 @@ async def test_status_tells_that_witnesses_disagree_and_doctor_who(seat: Seat) -
     await router.vanish()
     found = [one for one in (await status(seat)).trouble if one.kind == "disagreement"]
     assert [(one.subject, one.fix) for one in found] == [("r1", "llmgwctl doctor")]
+    # What it means and what to do, to somebody who has not read how the parts talk to each other.
+    assert found[0].text == (
+        "this router has no connection to the leader; it serves on its last routes, and nobody can be "
+        "called idle: start it again, or where it is gone for good: llmgwctl router forget r1"
+    )
     told = await seat.operator.Doctor(pb.DoctorRequest(), None)
     # Redis's clock is far off in this world, and nothing follows from that.
     assert [(one.kind, one.subject, one.severity) for one in told.disagreements] == [

@@ -1,11 +1,10 @@
 """What is explained to operators, to llmgw.v1.operator: why something fits or not, and who disagrees."""
 
 from llmgw.v1 import operator_pb2 as pb
-from llmgw_controller.core.disagreement import Disagreement
+from llmgw_controller.core.disagreement import Disagreement, told
 from llmgw_controller.core.doctor import Examination
 from llmgw_controller.core.explain import TEXT, Fit
 from llmgw_controller.core.fixes import Fix
-from llmgw_controller.core.plan import Severity
 from llmgw_controller.core.why import NearMissLine, Why, WhyProfile
 from llmgw_controller.wire_nodes import USE_TO_WIRE
 from llmgw_controller.wire_operator import SEVERITY_TO_WIRE
@@ -106,32 +105,20 @@ def _disagreement(one: Disagreement) -> pb.Disagreement:
     )
 
 
-#: Told by a line of their own in the trouble list.
-_TOLD_ELSEWHERE = frozenset({"config_differs", "device_differs", "engine_without_row"})
-
-
 def add_disagreements(message: pb.GetStatusResponse, found: Examination) -> None:
-    """Into a status, after its troubles and before its notes: that witnesses disagree, in one line."""
-    mine = [
-        one
-        for one in found.disagreements
-        if one.severity is Severity.TROUBLE and one.kind not in _TOLD_ELSEWHERE
+    """Into a status, after its troubles and before its notes: what each disagreement means, a line a kind."""
+    lines = [
+        pb.Trouble(
+            severity=pb.TROUBLE_SEVERITY_TROUBLE,
+            kind="disagreement",
+            subject=one.subject,
+            text=one.text,
+            since_unix_s=one.since,
+            fix="llmgwctl doctor",
+        )
+        for one in told(found.disagreements)
     ]
-    if not mine:
-        return
-    kinds = sorted({one.kind for one in mine})
-    subjects = ", ".join(one.subject for one in mine[:3]) + (", ..." if len(mine) > 3 else "")
-    line = pb.Trouble(
-        severity=pb.TROUBLE_SEVERITY_TROUBLE,
-        kind="disagreement",
-        subject=mine[0].subject if len(mine) == 1 else "doctor",
-        text=f"witnesses disagree: {', '.join(kind.replace('_', ' ') for kind in kinds)} ({subjects})",
-        fix="llmgwctl doctor",
-    )
-    since = [one.since for one in mine if one.since is not None]
-    if since:
-        line.since_unix_s = min(since)
     known = list(message.trouble)
-    notes = [one for one in known if one.severity != pb.TROUBLE_SEVERITY_TROUBLE]
+    troubles = [one for one in known if one.severity == pb.TROUBLE_SEVERITY_TROUBLE]
     del message.trouble[:]
-    message.trouble.extend([*known[: len(known) - len(notes)], line, *notes])
+    message.trouble.extend([*troubles, *lines, *known[len(troubles) :]])

@@ -118,7 +118,7 @@ def _checked(snapshot: Snapshot, members: tuple[Member, ...], database: Database
     else:
         yield "the leader's copy of the rows: not compared, there is no database or it did not answer"
     yield f"{counted(shards, 'claimed shard')} against what {counted(len(snapshot.heard), 'agent')} said"
-    yield f"{counted(engines, 'engine')} that run against the rows, with devices and ports"
+    yield f"{counted(engines, 'running engine')} against the rows, with devices and ports"
     yield f"{counted(devices, 'GPU')} of the rows against {inventories}"
     yield f"{counted(len(members), 'router')}: routes applied, membership, in flight against gauges"
     yield f"configuration of {counted(len(snapshot.controllers), 'controller')}"

@@ -39,8 +39,8 @@ def of_routers(members: tuple[Member, ...], table: RoutesWord, now: float) -> It
                     Witness("controller", "no route stream of it is open"),
                 ),
                 None,
-                "it serves on its last table; idleness stays unknown until it is back, says goodbye, or: "
-                f"llmgwctl router forget {name}",
+                "it serves on its last routes, and nobody can be called idle: start it again, or where it is "
+                f"gone for good: llmgwctl router forget {name}",
             )
             continue
         since = table.behind_since.get(name)
