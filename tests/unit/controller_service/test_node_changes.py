@@ -51,13 +51,18 @@ async def test_a_drain_is_told_a_replica_at_a_time_and_a_dry_run_changes_nothing
     (step,) = answer.steps
     assert (step.replica_id, step.outcome) == ("tiny/1", "stops first")
     assert "starts on n2" in step.text
+    # The steps name each replica; that it was said before them too made every line twice.
+    assert answer.change.text == (
+        "n1 is drained: nothing new is placed there; 1 replica stops first; "
+        "to end it: llmgwctl node uncordon n1"
+    )
     row = reign.ledger.stored.nodes[N1]
     assert (row.schedulability, row.reason) == (Schedulability.DRAINING, "driver update")
     assert ("node_draining", "by operator: driver update") in await told(reign, "n1")
     again = await drain_node(reign, "n1", None, dry_run=False)
     assert (again.change.outcome, again.change.text) == (
         "unchanged",
-        "n1 is draining already; still there: tiny/1",
+        "n1 is draining already; still to go: 1 replica",
     )
     # It does move.
     await reign._passes.once()

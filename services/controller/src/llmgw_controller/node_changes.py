@@ -1,20 +1,35 @@
 """Setting a node aside, emptying it, taking it back, and giving up one that is gone."""
 
 import asyncio
+from collections import Counter
 from dataclasses import replace
 
 from llmgw.v1 import operator_pb2 as pb
 from llmgw_controller.changes import commit, memory_warnings
 from llmgw_controller.core.hearing import NodeState, last_seen, node_state
-from llmgw_controller.core.moving import steps
+from llmgw_controller.core.moving import Moving, steps
 from llmgw_controller.core.plan import JudgeNode, PutNode
 from llmgw_controller.core.rows import NodeRow, Schedulability, Stored
 from llmgw_controller.core.state import Snapshot
-from llmgw_controller.core.words import lasting
+from llmgw_controller.core.words import counted, lasting
 from llmgw_controller.reign import Reign
 from llmgw_kit.errors import Conflict, InvalidRequest, NotFound
 from llmgw_kit.ids import NodeId
 from llmgw_kit.names import did_you_mean
+
+#: After how many go so.
+_ONE = {
+    Moving.MOVES: "moves",
+    Moving.STOPS_FIRST: "stops first",
+    Moving.STAYS: "stays until room is found",
+    Moving.LEAVES: "leaves",
+}
+_MANY = {
+    Moving.MOVES: "move",
+    Moving.STOPS_FIRST: "stop first",
+    Moving.STAYS: "stay until room is found",
+    Moving.LEAVES: "leave",
+}
 
 #: It stands in one line of the events.
 REASON_MAX = 200
@@ -77,13 +92,11 @@ async def drain_node(reign: Reign, name: str, reason: str | None, *, dry_run: bo
         answer = pb.DrainNodeResponse(change=_answer(reign, stored, node), steps=told)
         change = answer.change
         if node.schedulability is Schedulability.DRAINING and reason in (None, node.reason):
-            left = (
-                f"; still there: {', '.join(change.replica_ids)}" if change.replica_ids else "; it is empty"
-            )
-            change.outcome, change.text = "unchanged", f"{name} is draining already{left}"
+            left = f"still to go: {counted(len(answer.steps), 'replica')}" if answer.steps else "it is empty"
+            change.outcome, change.text = "unchanged", f"{name} is draining already; {left}"
             return answer
         change.outcome = "draining"
-        change.text = f"{name} is drained: nothing new is placed there, " + _goes(answer)
+        change.text = f"{name} is drained: nothing new is placed there; " + _goes(answer)
         change.text += f"; to end it: llmgwctl node uncordon {name}"
         if not dry_run:
             draining = replace(
@@ -150,12 +163,15 @@ def _steps(snapshot: Snapshot, node: NodeRow, now: float) -> list[pb.NodeDrainSt
 
 
 def _goes(answer: pb.DrainNodeResponse) -> str:
+    """How many go which way; the steps name them."""
     if not answer.steps:
-        return "and nothing runs there"
-    by_outcome: dict[str, list[str]] = {}
-    for step in answer.steps:
-        by_outcome.setdefault(step.outcome, []).append(step.replica_id)
-    return "; ".join(f"{', '.join(names)}: {outcome}" for outcome, names in sorted(by_outcome.items()))
+        return "nothing runs there"
+    counts = Counter(Moving(step.outcome) for step in answer.steps)
+    told = {way: _ONE[way] if counts[way] == 1 else _MANY[way] for way in Moving if counts[way]}
+    all_of_them = counted(len(answer.steps), "replica")
+    if len(told) == 1:
+        return f"{all_of_them} {next(iter(told.values()))}"
+    return f"{all_of_them}: " + ", ".join(f"{counts[way]} {text}" for way, text in told.items())
 
 
 def _check(reason: str | None) -> None:

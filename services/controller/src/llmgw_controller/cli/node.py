@@ -56,15 +56,22 @@ def node_drain(session: Session, name: str, reason: str | None, *, dry_run: bool
         _print(session, "llmgw.node-drain/1", answer.change, dry_run=dry_run, steps=steps)
         return
     page = Page(ascii_only=session.ascii_only)
+    render_drain(page, answer, dry_run=dry_run)
+    page.print()
+
+
+def render_drain(page: Page, answer: pb.DrainNodeResponse, *, dry_run: bool) -> None:
+    """What it comes to, then each replica once."""
+    wrapped(page, [("dry run: " if dry_run else "", "")], answer.change.text)
     name_width = max((len(step.replica_id) for step in answer.steps), default=0)
     outcome_width = max((len(step.outcome) for step in answer.steps), default=0)
     for step in answer.steps:
-        lead = f"{step.replica_id:<{name_width}}  {step.outcome:<{outcome_width}}  "
+        lead = f"  {step.replica_id:<{name_width}}  {step.outcome:<{outcome_width}}  "
         wrapped(page, [(lead, "")], step.text)
-    page.print()
-    _print(session, "llmgw.node-drain/1", answer.change, dry_run=dry_run)
+    for warning in answer.change.warnings:
+        wrapped(page, [(" * ", "")], warning)
     if answer.steps and not dry_run:
-        click.echo("next: llmgwctl replicas --watch")
+        page.line(("next: llmgwctl replicas --watch", "dim"))
 
 
 @node.command("confirm-lost")
