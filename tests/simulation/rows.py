@@ -1,6 +1,6 @@
 """What must hold of the rows and of what is told of them, held against what is really there."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -31,8 +31,8 @@ class RowChecks:
     agents: "Sequence[Agent]"
     #: Who has waited for longer needs no more than two reports of every router.
     patience_s: float
-    #: Models that need several nodes.
-    gangs: frozenset[ModelId]
+    #: Model -> the nodes that one replica needs, and the GPUs on each.
+    shapes: Mapping[ModelId, tuple[int, int]]
     routers: tuple[RouterId, ...] = ()
     #: Receipt -> the devices that its victim had.
     _room: dict[str, dict[DeviceId, NodeId]] = field(default_factory=dict)
@@ -60,8 +60,7 @@ class RowChecks:
                 self._evicted(before, receipt, decided_at)
             elif old_one.state is not receipt.state:
                 self.checks.count(f"evictions for room, {receipt.state.value}")
-                if receipt.state is EvictionState.DONE:
-                    self._handed_over(before, after, receipt)
+        self._robbed(before, after, moved)
 
     def _claimed_once(self, rows: Iterable[ReplicaRow]) -> None:
         taken: dict[tuple[str, object], ShardId] = {}
@@ -127,28 +126,65 @@ class RowChecks:
             for device in shard.device_ids
         }
 
-    def _handed_over(self, before: Stored, after: Stored, receipt: EvictionRow) -> None:
-        """The room goes to whom it was made for: nobody for whom none was made has it while that one waits.
-        Where a node has had trouble meanwhile the room may be good for others only."""
-        waits = after.replicas.get(receipt.beneficiary_replica_id or ReplicaId(""))
-        if waits is None or waits.wish is not Wish.SERVE or waits.phase is not Phase.UNPLACEABLE:
-            return
-        room = self._room[receipt.eviction_id]
-        # Of a gang any node may be the one that is no good any more.
-        gang = receipt.beneficiary_model in self.gangs
-        needed = {agent.row.node_id for agent in self.agents} if gang else set(room.values())
-        if not all(self._is_well(after, node_id) for node_id in needed):
-            return
+    def _robbed(self, before: Stored, after: Stored, moved: Sequence[ReplicaRow]) -> None:
+        """The room goes to whom it was made for: nobody for whom none was made takes any of it while that one
+        waits and fits nowhere else. Where a node has had trouble meanwhile the room may be good for others
+        only."""
         # Of several whose room is being made the first comes first, should its own never come free.
         owed = {one.beneficiary_replica_id for one in before.leaving_for.values()}
-        for row in after.replicas.values():
-            for shard in () if row.replica_id in owed else row.shards:
-                taken = [one for one in shard.device_ids if room.get(one) == shard.node_id]
-                if taken and not shard.released:
+        for receipt in before.leaving_for.values():
+            waits = after.replicas.get(receipt.beneficiary_replica_id or ReplicaId(""))
+            if waits is None or waits.wish is not Wish.SERVE or waits.phase is not Phase.UNPLACEABLE:
+                continue
+            if after.evictions[receipt.eviction_id].state is EvictionState.CANCELLED:
+                continue
+            room = self._room[receipt.eviction_id]
+            # Of a gang any node may be the one that is no good any more.
+            gang = self.shapes[receipt.beneficiary_model][0] > 1
+            needed = {agent.row.node_id for agent in self.agents} if gang else set(room.values())
+            if not all(self._is_well(after, node_id) for node_id in needed):
+                continue
+            for row in moved:
+                taken = [] if row.replica_id in owed else self._taken(before, row, room)
+                if taken and not self._fits_now(after, receipt.beneficiary_model):
                     self.checks.fail(
                         f"{taken} of {receipt.victim_replica_id} went to {row.replica_id}, for whom no room "
                         f"was made, and {waits.replica_id} waits"
                     )
+
+    @staticmethod
+    def _taken(before: Stored, row: ReplicaRow, room: dict[DeviceId, NodeId]) -> list[DeviceId]:
+        """Of this room, by this replica, just now."""
+        old = before.replicas.get(row.replica_id)
+        had = {one.shard_id for one in old.shards} if old is not None else set()
+        return [
+            device
+            for shard in row.shards
+            if not shard.released and shard.shard_id not in had
+            for device in shard.device_ids
+            if room.get(device) == shard.node_id
+        ]
+
+    def _fits_now(self, after: Stored, model: ModelId) -> bool:
+        """On what nobody claims, on nodes that are well."""
+        nodes, gpus = self.shapes[model]
+        claimed = {
+            device
+            for row in after.replicas.values()
+            for shard in row.shards
+            if not shard.released
+            for device in shard.device_ids
+        }
+        fitting = [
+            agent.row
+            for agent in self.agents
+            if self._is_well(after, agent.row.node_id)
+            if sum(one.device_id not in claimed for one in agent.row.devices) >= gpus
+        ]
+        if nodes == 1:
+            return bool(fitting)
+        fabrics = [fabric for row in fitting for fabric in row.fabrics]
+        return any(fabrics.count(fabric) >= nodes for fabric in fabrics)
 
     def _is_well(self, after: Stored, node_id: NodeId) -> bool:
         agent = next(one for one in self.agents if one.row.node_id == node_id)

@@ -53,8 +53,9 @@ class Sim:
             Agent(self, node_row(f"n{number}", 3, ("ib-1" if number <= 3 else "ib-2",)))
             for number in range(1, 6)
         ]
-        gangs = frozenset(one.name for one in self.all_models.values() if one.profiles[0].nodes > 1)
-        self.rows = RowChecks(self.checks, self.agents, PATIENCE_S, gangs)
+        profiles = {one.name: one.profiles[0] for one in self.all_models.values()}
+        shapes = {name: (one.nodes, one.gpus_per_node) for name, one in profiles.items()}
+        self.rows = RowChecks(self.checks, self.agents, PATIENCE_S, shapes)
         self.store = self.make_store()
         self.redis = Redis(self.world)
         # Giving up for good would end a run early; the operator's second chance has its own tests.

@@ -7,14 +7,13 @@ once its victims have left, and nobody else is placed there meanwhile, whatever 
 from dataclasses import replace
 
 from llmgw_controller.core.apply import apply
-from llmgw_controller.core.catalog import Model
 from llmgw_controller.core.claims import Rooms, rooms, with_claim
 from llmgw_controller.core.failing import startable
 from llmgw_controller.core.placement import Placement, memo_of, place
 from llmgw_controller.core.plan import Release
 from llmgw_controller.core.rows import EvictionRow, Phase, PortQuarantine, ReplicaRow, Stored, Wish
 from llmgw_controller.core.state import Snapshot
-from llmgw_kit.ids import DeviceId, NodeId, ReplicaId
+from llmgw_kit.ids import DeviceId, ModelId, NodeId, ReplicaId
 
 #: Open receipts, each with its victim; None where that engine is gone.
 Open = list[tuple[EvictionRow, ReplicaRow | None]]
@@ -48,31 +47,59 @@ def owed(stored: Stored) -> Owed:
 
 
 def places_after(snapshot: Snapshot, owing: Owed, now: float) -> dict[ReplicaId, Placement]:
-    """Where each of them goes when all of their victims have left; those that would still find no place are
-    left out."""
-    stored = snapshot.stored
-    for victims in owing.values():
-        for name in sorted(victims):
-            row = stored.replicas.get(name)
-            if row is not None and row.holds_devices:
-                stored = apply(stored, (_release(row, now + snapshot.intervals.port_quarantine_s),))
-    left = rooms(replace(snapshot, stored=stored), now)
+    """Where each of them goes when their victims have left; those that still find no place are left out.
+
+    Each first goes where its own victims were, for that room was made for it alone: of several, one that
+    needs less must not take the place that fits another, or be sent where it has to wait for longer. Only
+    those that find no place there any more, as after trouble with a node, share what the others leave."""
     found: dict[ReplicaId, Placement] = {}
+    everybody = frozenset(victim for victims in owing.values() for victim in victims)
+    for name, victims in owing.items():
+        _settle(snapshot, name, victims, everybody - victims, found, now)
     for name in owing:
-        row = snapshot.stored.replicas.get(name)
-        model = snapshot.catalog.models.get(row.model) if row is not None else None
-        if row is None or model is None:
-            continue
-        profiles = startable(snapshot.stored, model, snapshot.intervals)
-        if not profiles:
-            continue
-        epoch = next_epoch(snapshot.stored, row)
-        memo = memo_of(snapshot, left, frozenset())
-        answer = place(model, left, replica_id=name, group_epoch=epoch, profiles=profiles, memo=memo)
-        if isinstance(answer, Placement):
-            found[name] = answer
-            left = _claimed(left, model, name, answer)
+        if name not in found:
+            _settle(snapshot, name, everybody, frozenset(), found, now)
     return found
+
+
+def _settle(
+    snapshot: Snapshot,
+    name: ReplicaId,
+    victims: frozenset[ReplicaId],
+    spared: frozenset[ReplicaId],
+    found: dict[ReplicaId, Placement],
+    now: float,
+) -> None:
+    """Add its place, if it has one, with these victims gone, those of `found` there, and kept for others what
+    `spared` hold or have just left."""
+    row = snapshot.stored.replicas.get(name)
+    model = snapshot.catalog.models.get(row.model) if row is not None else None
+    if row is None or model is None:
+        return
+    profiles = startable(snapshot.stored, model, snapshot.intervals)
+    if not profiles:
+        return
+    left = rooms(replace(snapshot, stored=_without(snapshot, victims, now)), now)
+    for one in sorted(spared):
+        if (leaver := snapshot.stored.replicas.get(one)) is not None:
+            for shard in leaver.shards:
+                left = with_claim(left, leaver.model, one, shard.node_id, shard.device_ids, ())
+    for other, there in found.items():
+        left = _claimed(left, snapshot.stored.replicas[other].model, other, there)
+    epoch = next_epoch(snapshot.stored, row)
+    memo = memo_of(snapshot, left, frozenset())
+    answer = place(model, left, replica_id=name, group_epoch=epoch, profiles=profiles, memo=memo)
+    if isinstance(answer, Placement):
+        found[name] = answer
+
+
+def _without(snapshot: Snapshot, victims: frozenset[ReplicaId], now: float) -> Stored:
+    stored = snapshot.stored
+    for name in sorted(victims):
+        row = stored.replicas.get(name)
+        if row is not None and row.holds_devices:
+            stored = apply(stored, (_release(row, now + snapshot.intervals.port_quarantine_s),))
+    return stored
 
 
 def keep_room(snapshot: Snapshot, found: Rooms, now: float) -> tuple[Rooms, dict[ReplicaId, Placement]]:
@@ -84,7 +111,7 @@ def keep_room(snapshot: Snapshot, found: Rooms, now: float) -> tuple[Rooms, dict
     free_now: dict[ReplicaId, Placement] = {}
     for name, answer in places_after(snapshot, owing, now).items():
         row = snapshot.stored.replicas[name]
-        found = _claimed(found, snapshot.catalog.models[row.model], name, answer)
+        found = _claimed(found, row.model, name, answer)
         if not any((part.node_id, device) in held for part in answer.shards for device in part.device_ids):
             free_now[name] = answer
     return found, free_now
@@ -101,10 +128,10 @@ def next_epoch(stored: Stored, row: ReplicaRow) -> int:
     return max(row.group_epoch, stored.epochs.get(row.model, 0)) + 1
 
 
-def _claimed(found: Rooms, model: Model, name: ReplicaId, answer: Placement) -> Rooms:
+def _claimed(found: Rooms, model: ModelId, name: ReplicaId, answer: Placement) -> Rooms:
     for part in answer.shards:
         ports = tuple(port for _, port in part.ports)
-        found = with_claim(found, model.name, name, part.node_id, part.device_ids, ports)
+        found = with_claim(found, model, name, part.node_id, part.device_ids, ports)
     return found
 
 

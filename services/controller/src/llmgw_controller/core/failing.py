@@ -14,7 +14,7 @@ from llmgw_controller.core.blame import Blame, blame_of
 from llmgw_controller.core.catalog import Model, Profile
 from llmgw_controller.core.draft import Draft
 from llmgw_controller.core.plan import ForgetAttempts, PutAttempt
-from llmgw_controller.core.rows import AttemptRow, Phase, Stored, Wish
+from llmgw_controller.core.rows import AttemptRow, Phase, ReplicaRow, Stored, Wish
 from llmgw_controller.core.state import Intervals
 from llmgw_kit.ids import ModelId, NodeId, ReplicaId
 
@@ -24,6 +24,9 @@ NODE_RESTS = 4
 
 #: How the reason of a replica begins that was given up for its profile's sake, not for failures of its own.
 PROFILE_FAILING = "profile failing: "
+
+#: How the reason of a replica begins that has room, and waits only until its profile may be started again.
+PROFILE_RESTS = "other starts of profile "
 
 
 @dataclass(frozen=True)
@@ -85,6 +88,11 @@ def resting_nodes(
         for node_id, times in mine.items()
         if now < max(times) + NODE_RESTS * delay_s(f"{replica_id}@{node_id}", len(times), intervals)
     )
+
+
+def is_resting(row: ReplicaRow) -> bool:
+    """It has room, by the last look of placing, and is not started before its profile may be."""
+    return row.phase is Phase.UNPLACEABLE and (row.reason or "").startswith(PROFILE_RESTS)
 
 
 def startable(stored: Stored, model: Model, intervals: Intervals) -> tuple[Profile, ...]:

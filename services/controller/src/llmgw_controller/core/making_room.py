@@ -12,6 +12,7 @@ from llmgw_controller.core.drains import DrainEnd, end_of_drain
 from llmgw_controller.core.earmarks import Open, open_evictions
 from llmgw_controller.core.evidence import confirmed_since, evidence
 from llmgw_controller.core.exits import exit_of, release_exited
+from llmgw_controller.core.failing import is_resting
 from llmgw_controller.core.hearing import is_learning
 from llmgw_controller.core.idleness import unused_s
 from llmgw_controller.core.plan import PutEviction, PutReplica, Severity
@@ -46,8 +47,12 @@ def settle(draft: Draft) -> None:
 
 
 def close(draft: Draft) -> None:
-    """The last word of those whose room is free. After placing: it tells who has it."""
-    for victims in open_evictions(draft.stored).values():
+    """The last word of those whose room is free. After placing: it tells who has it. While whoever it is for
+    may not be started yet, for its profile rests, its place is kept."""
+    for name, victims in open_evictions(draft.stored).items():
+        waits = draft.stored.replicas.get(name)
+        if waits is not None and is_resting(waits):
+            continue
         if all(row is None or not row.holds_devices for _, row in victims):
             for receipt, _ in victims:
                 _done(draft, receipt)

@@ -9,6 +9,7 @@ from llmgw_controller.core.earmarks import keep_room, next_epoch, waits_for
 from llmgw_controller.core.explain import Fit
 from llmgw_controller.core.failing import (
     PROFILE_FAILING,
+    PROFILE_RESTS,
     forgive,
     profile_rests_until,
     resting_nodes,
@@ -178,9 +179,11 @@ def _rests_until(draft: Draft, model: Model, answer: Placement) -> float | None:
 
 
 def _hold_back(draft: Draft, row: ReplicaRow, answer: Placement, until: float) -> None:
-    if row.phase is Phase.UNPLACEABLE:
-        return  # Looked at again by every pass.
-    reason = f"other starts of profile {answer.profile.name} failed just now"
+    reason = f"{PROFILE_RESTS}{answer.profile.name} failed just now"
+    if row.phase is Phase.UNPLACEABLE:  # Looked at again by every pass.
+        if row.reason != reason:
+            draft.change(PutReplica(replace(row, reason=reason)))
+        return
     draft.change(
         PutReplica(with_phase(row, Phase.BACKOFF, now=draft.now, because=reason, reason=reason, until=until))
     )

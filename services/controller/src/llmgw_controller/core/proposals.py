@@ -15,7 +15,7 @@ from llmgw_controller.core.catalog import Model, Profile
 from llmgw_controller.core.claims import Rooms, rooms
 from llmgw_controller.core.earmarks import owed, places_after
 from llmgw_controller.core.explain import Fit
-from llmgw_controller.core.failing import startable
+from llmgw_controller.core.failing import is_resting, startable
 from llmgw_controller.core.hearing import brake, is_learning
 from llmgw_controller.core.loads import quantile
 from llmgw_controller.core.placement import explain, memo_of
@@ -102,7 +102,7 @@ def propose(
     candidates = _Candidates(snapshot, verdicts, costs, spent, now)
     for wait in waits:
         row, model = wait.row, wait.model
-        if row.replica_id in owing or model.name in hopeless:
+        if row.replica_id in owing or model.name in hopeless or is_resting(row):
             continue
         if len(hopeless) >= HOPELESS_MOST:
             return
