@@ -660,6 +660,7 @@ class Trouble(_message.Message):
     TEXT_FIELD_NUMBER: _builtins.int
     SINCE_UNIX_S_FIELD_NUMBER: _builtins.int
     FIX_FIELD_NUMBER: _builtins.int
+    NEAR_MISS_FIELD_NUMBER: _builtins.int
     severity: Global___TroubleSeverity.ValueType
     kind: _builtins.str
     """"unplaceable", "node_unreachable", "node_lost", "device_missing", "device_unhealthy",
@@ -670,6 +671,10 @@ class Trouble(_message.Message):
     since_unix_s: _builtins.float
     fix: _builtins.str
     """A command to type."""
+    @_builtins.property
+    def near_miss(self) -> Global___TroubleNearMiss:
+        """With "unplaceable": the node that lacks least; absent: none would come free."""
+
     def __init__(
         self,
         *,
@@ -679,10 +684,11 @@ class Trouble(_message.Message):
         text: _builtins.str = ...,
         since_unix_s: _builtins.float | None = ...,
         fix: _builtins.str | None = ...,
+        near_miss: Global___TroubleNearMiss | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_fix", b"_fix", "_since_unix_s", b"_since_unix_s", "fix", b"fix", "since_unix_s", b"since_unix_s"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_fix", b"_fix", "_since_unix_s", b"_since_unix_s", "fix", b"fix", "near_miss", b"near_miss", "since_unix_s", b"since_unix_s"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_fix", b"_fix", "_since_unix_s", b"_since_unix_s", "fix", b"fix", "kind", b"kind", "severity", b"severity", "since_unix_s", b"since_unix_s", "subject", b"subject", "text", b"text"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_fix", b"_fix", "_since_unix_s", b"_since_unix_s", "fix", b"fix", "kind", b"kind", "near_miss", b"near_miss", "severity", b"severity", "since_unix_s", b"since_unix_s", "subject", b"subject", "text", b"text"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__fix: _TypeAlias = _typing.Literal["fix"]  # noqa: Y015
     _WhichOneofArgType__fix: _TypeAlias = _typing.Literal["_fix", b"_fix"]  # noqa: Y015
@@ -694,6 +700,50 @@ class Trouble(_message.Message):
     def WhichOneof(self, oneof_group: _WhichOneofArgType__since_unix_s) -> _WhichOneofReturnType__since_unix_s | None: ...
 
 Global___Trouble: _TypeAlias = Trouble  # noqa: Y015
+
+@_typing.final
+class TroubleNearMiss(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NODE_ID_FIELD_NUMBER: _builtins.int
+    FABRIC_FIELD_NUMBER: _builtins.int
+    FREE_FIELD_NUMBER: _builtins.int
+    OF_FIELD_NUMBER: _builtins.int
+    EVICT_REPLICA_IDS_FIELD_NUMBER: _builtins.int
+    NODES_NEEDED_FIELD_NUMBER: _builtins.int
+    NODES_FOUND_FIELD_NUMBER: _builtins.int
+    node_id: _builtins.str
+    fabric: _builtins.str
+    free: _builtins.int
+    """Of its devices, all of them and those free."""
+    of: _builtins.int
+    nodes_needed: _builtins.int
+    """Nodes that one replica takes, and those that fit as they are."""
+    nodes_found: _builtins.int
+    @_builtins.property
+    def evict_replica_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Idle replicas that hold what it lacks."""
+
+    def __init__(
+        self,
+        *,
+        node_id: _builtins.str = ...,
+        fabric: _builtins.str | None = ...,
+        free: _builtins.int = ...,
+        of: _builtins.int = ...,
+        evict_replica_ids: _abc.Iterable[_builtins.str] | None = ...,
+        nodes_needed: _builtins.int = ...,
+        nodes_found: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_fabric", b"_fabric", "fabric", b"fabric"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_fabric", b"_fabric", "evict_replica_ids", b"evict_replica_ids", "fabric", b"fabric", "free", b"free", "node_id", b"node_id", "nodes_found", b"nodes_found", "nodes_needed", b"nodes_needed", "of", b"of"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__fabric: _TypeAlias = _typing.Literal["fabric"]  # noqa: Y015
+    _WhichOneofArgType__fabric: _TypeAlias = _typing.Literal["_fabric", b"_fabric"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__fabric) -> _WhichOneofReturnType__fabric | None: ...
+
+Global___TroubleNearMiss: _TypeAlias = TroubleNearMiss  # noqa: Y015
 
 @_typing.final
 class ClassCapacity(_message.Message):
@@ -1530,6 +1580,9 @@ class WhyResponse(_message.Message):
     HELD_FIELD_NUMBER: _builtins.int
     LAST_ASKED_UNIX_S_FIELD_NUMBER: _builtins.int
     HELD_BACK_FIELD_NUMBER: _builtins.int
+    IDLE_FIELD_NUMBER: _builtins.int
+    EVICTION_FIELD_NUMBER: _builtins.int
+    REPLICAS_FIELD_NUMBER: _builtins.int
     model: _builtins.str
     verdict: Global___WhyVerdict.ValueType
     now: _builtins.str
@@ -1541,11 +1594,19 @@ class WhyResponse(_message.Message):
     last_asked_unix_s: _builtins.float
     held_back: _builtins.str
     """There is room and it is not placed now all the same: what is in the way."""
+    eviction: _builtins.str
+    """"off", "suggest" or "on": whether anybody is let go for it without being told."""
+    replicas: _builtins.int
+    """Replicas of the model that are wanted, in whatever phase."""
     @_builtins.property
     def info(self) -> Global___ViewInfo: ...
     @_builtins.property
     def profiles(self) -> _containers.RepeatedCompositeFieldContainer[Global___WhyProfile]:
         """One an own profile of the model, in order of preference."""
+
+    @_builtins.property
+    def idle(self) -> _containers.RepeatedCompositeFieldContainer[Global___WhyIdle]:
+        """Idle replicas that hold what it needs, and why each stays all the same."""
 
     def __init__(
         self,
@@ -1559,10 +1620,13 @@ class WhyResponse(_message.Message):
         held: _builtins.int = ...,
         last_asked_unix_s: _builtins.float | None = ...,
         held_back: _builtins.str | None = ...,
+        idle: _abc.Iterable[Global___WhyIdle] | None = ...,
+        eviction: _builtins.str = ...,
+        replicas: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_held_back", b"_held_back", "_last_asked_unix_s", b"_last_asked_unix_s", "_waiting_since_unix_s", b"_waiting_since_unix_s", "held_back", b"held_back", "info", b"info", "last_asked_unix_s", b"last_asked_unix_s", "waiting_since_unix_s", b"waiting_since_unix_s"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_held_back", b"_held_back", "_last_asked_unix_s", b"_last_asked_unix_s", "_waiting_since_unix_s", b"_waiting_since_unix_s", "held", b"held", "held_back", b"held_back", "info", b"info", "last_asked_unix_s", b"last_asked_unix_s", "model", b"model", "now", b"now", "profiles", b"profiles", "verdict", b"verdict", "waiting_since_unix_s", b"waiting_since_unix_s"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_held_back", b"_held_back", "_last_asked_unix_s", b"_last_asked_unix_s", "_waiting_since_unix_s", b"_waiting_since_unix_s", "eviction", b"eviction", "held", b"held", "held_back", b"held_back", "idle", b"idle", "info", b"info", "last_asked_unix_s", b"last_asked_unix_s", "model", b"model", "now", b"now", "profiles", b"profiles", "replicas", b"replicas", "verdict", b"verdict", "waiting_since_unix_s", b"waiting_since_unix_s"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__held_back: _TypeAlias = _typing.Literal["held_back"]  # noqa: Y015
     _WhichOneofArgType__held_back: _TypeAlias = _typing.Literal["_held_back", b"_held_back"]  # noqa: Y015
@@ -1578,6 +1642,56 @@ class WhyResponse(_message.Message):
     def WhichOneof(self, oneof_group: _WhichOneofArgType__waiting_since_unix_s) -> _WhichOneofReturnType__waiting_since_unix_s | None: ...
 
 Global___WhyResponse: _TypeAlias = WhyResponse  # noqa: Y015
+
+@_typing.final
+class WhyIdle(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    REPLICA_ID_FIELD_NUMBER: _builtins.int
+    GPUS_FIELD_NUMBER: _builtins.int
+    IDLE_S_FIELD_NUMBER: _builtins.int
+    NEVER_ASKED_FIELD_NUMBER: _builtins.int
+    KEPT_BECAUSE_FIELD_NUMBER: _builtins.int
+    KEPT_TEXT_FIELD_NUMBER: _builtins.int
+    KEPT_UNTIL_UNIX_S_FIELD_NUMBER: _builtins.int
+    replica_id: _builtins.str
+    gpus: _builtins.int
+    idle_s: _builtins.float
+    never_asked: _builtins.bool
+    kept_because: _builtins.str
+    """"pinned", "configured", "priority", "residency", ...; absent: the rules let it go."""
+    kept_text: _builtins.str
+    """The same for people; and when time alone lets it go, should nobody use it."""
+    kept_until_unix_s: _builtins.float
+    def __init__(
+        self,
+        *,
+        replica_id: _builtins.str = ...,
+        gpus: _builtins.int = ...,
+        idle_s: _builtins.float = ...,
+        never_asked: _builtins.bool = ...,
+        kept_because: _builtins.str | None = ...,
+        kept_text: _builtins.str | None = ...,
+        kept_until_unix_s: _builtins.float | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_kept_because", b"_kept_because", "_kept_text", b"_kept_text", "_kept_until_unix_s", b"_kept_until_unix_s", "kept_because", b"kept_because", "kept_text", b"kept_text", "kept_until_unix_s", b"kept_until_unix_s"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_kept_because", b"_kept_because", "_kept_text", b"_kept_text", "_kept_until_unix_s", b"_kept_until_unix_s", "gpus", b"gpus", "idle_s", b"idle_s", "kept_because", b"kept_because", "kept_text", b"kept_text", "kept_until_unix_s", b"kept_until_unix_s", "never_asked", b"never_asked", "replica_id", b"replica_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__kept_because: _TypeAlias = _typing.Literal["kept_because"]  # noqa: Y015
+    _WhichOneofArgType__kept_because: _TypeAlias = _typing.Literal["_kept_because", b"_kept_because"]  # noqa: Y015
+    _WhichOneofReturnType__kept_text: _TypeAlias = _typing.Literal["kept_text"]  # noqa: Y015
+    _WhichOneofArgType__kept_text: _TypeAlias = _typing.Literal["_kept_text", b"_kept_text"]  # noqa: Y015
+    _WhichOneofReturnType__kept_until_unix_s: _TypeAlias = _typing.Literal["kept_until_unix_s"]  # noqa: Y015
+    _WhichOneofArgType__kept_until_unix_s: _TypeAlias = _typing.Literal["_kept_until_unix_s", b"_kept_until_unix_s"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__kept_because) -> _WhichOneofReturnType__kept_because | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__kept_text) -> _WhichOneofReturnType__kept_text | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__kept_until_unix_s) -> _WhichOneofReturnType__kept_until_unix_s | None: ...
+
+Global___WhyIdle: _TypeAlias = WhyIdle  # noqa: Y015
 
 @_typing.final
 class WhyFix(_message.Message):
@@ -2008,8 +2122,14 @@ class DrainReplicaRequest(_message.Message):
     REPLICA_ID_FIELD_NUMBER: _builtins.int
     DRY_RUN_FIELD_NUMBER: _builtins.int
     MORE_REPLICA_IDS_FIELD_NUMBER: _builtins.int
+    FOR_MODEL_FIELD_NUMBER: _builtins.int
+    FOR_S_FIELD_NUMBER: _builtins.int
     replica_id: _builtins.str
     dry_run: _builtins.bool
+    for_model: _builtins.str
+    """Only idle ones, and only for this model, which waits: it gets the room and nobody else."""
+    for_s: _builtins.float
+    """The one that takes its place is not started for so long."""
     @_builtins.property
     def more_replica_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """Further ones: all or none."""
@@ -2020,12 +2140,21 @@ class DrainReplicaRequest(_message.Message):
         replica_id: _builtins.str = ...,
         dry_run: _builtins.bool = ...,
         more_replica_ids: _abc.Iterable[_builtins.str] | None = ...,
+        for_model: _builtins.str | None = ...,
+        for_s: _builtins.float | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_for_model", b"_for_model", "_for_s", b"_for_s", "for_model", b"for_model", "for_s", b"for_s"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["dry_run", b"dry_run", "more_replica_ids", b"more_replica_ids", "replica_id", b"replica_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_for_model", b"_for_model", "_for_s", b"_for_s", "dry_run", b"dry_run", "for_model", b"for_model", "for_s", b"for_s", "more_replica_ids", b"more_replica_ids", "replica_id", b"replica_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
+    _WhichOneofReturnType__for_model: _TypeAlias = _typing.Literal["for_model"]  # noqa: Y015
+    _WhichOneofArgType__for_model: _TypeAlias = _typing.Literal["_for_model", b"_for_model"]  # noqa: Y015
+    _WhichOneofReturnType__for_s: _TypeAlias = _typing.Literal["for_s"]  # noqa: Y015
+    _WhichOneofArgType__for_s: _TypeAlias = _typing.Literal["_for_s", b"_for_s"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__for_model) -> _WhichOneofReturnType__for_model | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__for_s) -> _WhichOneofReturnType__for_s | None: ...
 
 Global___DrainReplicaRequest: _TypeAlias = DrainReplicaRequest  # noqa: Y015
 
@@ -3913,3 +4042,173 @@ class ShippedModel(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___ShippedModel: _TypeAlias = ShippedModel  # noqa: Y015
+
+@_typing.final
+class DemandRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    MODEL_FIELD_NUMBER: _builtins.int
+    model: _builtins.str
+    def __init__(
+        self,
+        *,
+        model: _builtins.str | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_model", b"_model", "model", b"model"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_model", b"_model", "model", b"model"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__model: _TypeAlias = _typing.Literal["model"]  # noqa: Y015
+    _WhichOneofArgType__model: _TypeAlias = _typing.Literal["_model", b"_model"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__model) -> _WhichOneofReturnType__model | None: ...
+
+Global___DemandRequest: _TypeAlias = DemandRequest  # noqa: Y015
+
+@_typing.final
+class DemandResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    INFO_FIELD_NUMBER: _builtins.int
+    SINCE_UNIX_S_FIELD_NUMBER: _builtins.int
+    ROWS_FIELD_NUMBER: _builtins.int
+    HELD_UNKNOWN_FIELD_NUMBER: _builtins.int
+    FORGOTTEN_FIELD_NUMBER: _builtins.int
+    since_unix_s: _builtins.float
+    """When this leader began to count: what was asked of an earlier one is not known here."""
+    held_unknown: _builtins.bool
+    """A member router is not heard, so nobody knows all that is held."""
+    forgotten: _builtins.int
+    """Names beyond the bound that were forgotten, those asked longest ago first."""
+    @_builtins.property
+    def info(self) -> Global___ViewInfo: ...
+    @_builtins.property
+    def rows(self) -> _containers.RepeatedCompositeFieldContainer[Global___DemandRow]:
+        """Unmet first, then the newest ask first."""
+
+    def __init__(
+        self,
+        *,
+        info: Global___ViewInfo | None = ...,
+        since_unix_s: _builtins.float = ...,
+        rows: _abc.Iterable[Global___DemandRow] | None = ...,
+        held_unknown: _builtins.bool = ...,
+        forgotten: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["info", b"info"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["forgotten", b"forgotten", "held_unknown", b"held_unknown", "info", b"info", "rows", b"rows", "since_unix_s", b"since_unix_s"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___DemandResponse: _TypeAlias = DemandResponse  # noqa: Y015
+
+@_typing.final
+class DemandRow(_message.Message):
+    """Of one name. An ask is a router's, one for all requests that it holds for the model."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    MODEL_FIELD_NUMBER: _builtins.int
+    AVAILABILITY_FIELD_NUMBER: _builtins.int
+    HELD_FIELD_NUMBER: _builtins.int
+    WAITING_ROUTERS_FIELD_NUMBER: _builtins.int
+    ASKS_FIELD_NUMBER: _builtins.int
+    SERVED_FIELD_NUMBER: _builtins.int
+    REFUSED_FIELD_NUMBER: _builtins.int
+    GIVEN_UP_FIELD_NUMBER: _builtins.int
+    MOST_WAITING_FIELD_NUMBER: _builtins.int
+    FIRST_ASKED_UNIX_S_FIELD_NUMBER: _builtins.int
+    LAST_ASKED_UNIX_S_FIELD_NUMBER: _builtins.int
+    REFUSED_CODE_FIELD_NUMBER: _builtins.int
+    REFUSED_TEXT_FIELD_NUMBER: _builtins.int
+    REFUSED_UNIX_S_FIELD_NUMBER: _builtins.int
+    ETA_S_FIELD_NUMBER: _builtins.int
+    REASON_FIELD_NUMBER: _builtins.int
+    model: _builtins.str
+    """As clients name it; not always a model of the catalog."""
+    availability: _routing_pb2.ModelAvailability.ValueType
+    """Absent: no such model."""
+    held: _builtins.int
+    """Held by routers now; absent: a member router is not heard."""
+    waiting_routers: _builtins.int
+    """Routers whose ask is open."""
+    asks: _builtins.int
+    served: _builtins.int
+    """How asks ended: it became ready, it was refused, nobody waited any more."""
+    refused: _builtins.int
+    given_up: _builtins.int
+    most_waiting: _builtins.int
+    """Most requests that one ask stood for when it was made."""
+    first_asked_unix_s: _builtins.float
+    """Absent: never of this leader; the row stands for what is held."""
+    last_asked_unix_s: _builtins.float
+    refused_code: _builtins.str
+    """Of the newest refusal: its stable word, and what the router was told."""
+    refused_text: _builtins.str
+    refused_unix_s: _builtins.float
+    eta_s: _builtins.float
+    """Until it is ready, where it is on its way and that was measured."""
+    reason: _builtins.str
+    """What the model says of itself where it cannot serve."""
+    def __init__(
+        self,
+        *,
+        model: _builtins.str = ...,
+        availability: _routing_pb2.ModelAvailability.ValueType | None = ...,
+        held: _builtins.int | None = ...,
+        waiting_routers: _builtins.int = ...,
+        asks: _builtins.int = ...,
+        served: _builtins.int = ...,
+        refused: _builtins.int = ...,
+        given_up: _builtins.int = ...,
+        most_waiting: _builtins.int = ...,
+        first_asked_unix_s: _builtins.float | None = ...,
+        last_asked_unix_s: _builtins.float | None = ...,
+        refused_code: _builtins.str | None = ...,
+        refused_text: _builtins.str | None = ...,
+        refused_unix_s: _builtins.float | None = ...,
+        eta_s: _builtins.float | None = ...,
+        reason: _builtins.str | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_availability", b"_availability", "_eta_s", b"_eta_s", "_first_asked_unix_s", b"_first_asked_unix_s", "_held", b"_held", "_last_asked_unix_s", b"_last_asked_unix_s", "_reason", b"_reason", "_refused_code", b"_refused_code", "_refused_text", b"_refused_text", "_refused_unix_s", b"_refused_unix_s", "availability", b"availability", "eta_s", b"eta_s", "first_asked_unix_s", b"first_asked_unix_s", "held", b"held", "last_asked_unix_s", b"last_asked_unix_s", "reason", b"reason", "refused_code", b"refused_code", "refused_text", b"refused_text", "refused_unix_s", b"refused_unix_s"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_availability", b"_availability", "_eta_s", b"_eta_s", "_first_asked_unix_s", b"_first_asked_unix_s", "_held", b"_held", "_last_asked_unix_s", b"_last_asked_unix_s", "_reason", b"_reason", "_refused_code", b"_refused_code", "_refused_text", b"_refused_text", "_refused_unix_s", b"_refused_unix_s", "asks", b"asks", "availability", b"availability", "eta_s", b"eta_s", "first_asked_unix_s", b"first_asked_unix_s", "given_up", b"given_up", "held", b"held", "last_asked_unix_s", b"last_asked_unix_s", "model", b"model", "most_waiting", b"most_waiting", "reason", b"reason", "refused", b"refused", "refused_code", b"refused_code", "refused_text", b"refused_text", "refused_unix_s", b"refused_unix_s", "served", b"served", "waiting_routers", b"waiting_routers"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__availability: _TypeAlias = _typing.Literal["availability"]  # noqa: Y015
+    _WhichOneofArgType__availability: _TypeAlias = _typing.Literal["_availability", b"_availability"]  # noqa: Y015
+    _WhichOneofReturnType__eta_s: _TypeAlias = _typing.Literal["eta_s"]  # noqa: Y015
+    _WhichOneofArgType__eta_s: _TypeAlias = _typing.Literal["_eta_s", b"_eta_s"]  # noqa: Y015
+    _WhichOneofReturnType__first_asked_unix_s: _TypeAlias = _typing.Literal["first_asked_unix_s"]  # noqa: Y015
+    _WhichOneofArgType__first_asked_unix_s: _TypeAlias = _typing.Literal["_first_asked_unix_s", b"_first_asked_unix_s"]  # noqa: Y015
+    _WhichOneofReturnType__held: _TypeAlias = _typing.Literal["held"]  # noqa: Y015
+    _WhichOneofArgType__held: _TypeAlias = _typing.Literal["_held", b"_held"]  # noqa: Y015
+    _WhichOneofReturnType__last_asked_unix_s: _TypeAlias = _typing.Literal["last_asked_unix_s"]  # noqa: Y015
+    _WhichOneofArgType__last_asked_unix_s: _TypeAlias = _typing.Literal["_last_asked_unix_s", b"_last_asked_unix_s"]  # noqa: Y015
+    _WhichOneofReturnType__reason: _TypeAlias = _typing.Literal["reason"]  # noqa: Y015
+    _WhichOneofArgType__reason: _TypeAlias = _typing.Literal["_reason", b"_reason"]  # noqa: Y015
+    _WhichOneofReturnType__refused_code: _TypeAlias = _typing.Literal["refused_code"]  # noqa: Y015
+    _WhichOneofArgType__refused_code: _TypeAlias = _typing.Literal["_refused_code", b"_refused_code"]  # noqa: Y015
+    _WhichOneofReturnType__refused_text: _TypeAlias = _typing.Literal["refused_text"]  # noqa: Y015
+    _WhichOneofArgType__refused_text: _TypeAlias = _typing.Literal["_refused_text", b"_refused_text"]  # noqa: Y015
+    _WhichOneofReturnType__refused_unix_s: _TypeAlias = _typing.Literal["refused_unix_s"]  # noqa: Y015
+    _WhichOneofArgType__refused_unix_s: _TypeAlias = _typing.Literal["_refused_unix_s", b"_refused_unix_s"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__availability) -> _WhichOneofReturnType__availability | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__eta_s) -> _WhichOneofReturnType__eta_s | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__first_asked_unix_s) -> _WhichOneofReturnType__first_asked_unix_s | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__held) -> _WhichOneofReturnType__held | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__last_asked_unix_s) -> _WhichOneofReturnType__last_asked_unix_s | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__reason) -> _WhichOneofReturnType__reason | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__refused_code) -> _WhichOneofReturnType__refused_code | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__refused_text) -> _WhichOneofReturnType__refused_text | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__refused_unix_s) -> _WhichOneofReturnType__refused_unix_s | None: ...
+
+Global___DemandRow: _TypeAlias = DemandRow  # noqa: Y015

@@ -199,6 +199,11 @@ class OperatorServiceStub:
                 request_serializer=llmgw_dot_v1_dot_operator__pb2.ListShippedModelsRequest.SerializeToString,
                 response_deserializer=llmgw_dot_v1_dot_operator__pb2.ListShippedModelsResponse.FromString,
                 _registered_method=True)
+        self.Demand = channel.unary_unary(
+                '/llmgw.v1.OperatorService/Demand',
+                request_serializer=llmgw_dot_v1_dot_operator__pb2.DemandRequest.SerializeToString,
+                response_deserializer=llmgw_dot_v1_dot_operator__pb2.DemandResponse.FromString,
+                _registered_method=True)
         self.GetLeader = channel.unary_unary(
                 '/llmgw.v1.OperatorService/GetLeader',
                 request_serializer=llmgw_dot_v1_dot_operator__pb2.GetLeaderRequest.SerializeToString,
@@ -422,6 +427,13 @@ class OperatorServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def Demand(self, request, context):
+        """What was asked for that was not up: who got it, who did not.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def GetLeader(self, request, context):
         """Who leads; answered by every controller, leader or not.
         """
@@ -596,6 +608,11 @@ def add_OperatorServiceServicer_to_server(servicer, server):
                     servicer.ListShippedModels,
                     request_deserializer=llmgw_dot_v1_dot_operator__pb2.ListShippedModelsRequest.FromString,
                     response_serializer=llmgw_dot_v1_dot_operator__pb2.ListShippedModelsResponse.SerializeToString,
+            ),
+            'Demand': grpc.unary_unary_rpc_method_handler(
+                    servicer.Demand,
+                    request_deserializer=llmgw_dot_v1_dot_operator__pb2.DemandRequest.FromString,
+                    response_serializer=llmgw_dot_v1_dot_operator__pb2.DemandResponse.SerializeToString,
             ),
             'GetLeader': grpc.unary_unary_rpc_method_handler(
                     servicer.GetLeader,
@@ -1494,6 +1511,33 @@ class OperatorService:
             '/llmgw.v1.OperatorService/ListShippedModels',
             llmgw_dot_v1_dot_operator__pb2.ListShippedModelsRequest.SerializeToString,
             llmgw_dot_v1_dot_operator__pb2.ListShippedModelsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Demand(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/llmgw.v1.OperatorService/Demand',
+            llmgw_dot_v1_dot_operator__pb2.DemandRequest.SerializeToString,
+            llmgw_dot_v1_dot_operator__pb2.DemandResponse.FromString,
             options,
             channel_credentials,
             insecure,

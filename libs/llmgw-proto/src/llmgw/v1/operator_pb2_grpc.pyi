@@ -81,6 +81,8 @@ class OperatorServiceStub:
     """How many concurrent requests within the given latency, from stored measurements."""
     ListShippedModels: _grpc.UnaryUnaryMultiCallable[_operator_pb2.ListShippedModelsRequest, _operator_pb2.ListShippedModelsResponse]
     """Models that come with this release, ready to be applied."""
+    Demand: _grpc.UnaryUnaryMultiCallable[_operator_pb2.DemandRequest, _operator_pb2.DemandResponse]
+    """What was asked for that was not up: who got it, who did not."""
     GetLeader: _grpc.UnaryUnaryMultiCallable[_operator_pb2.GetLeaderRequest, _operator_pb2.GetLeaderResponse]
     """Who leads; answered by every controller, leader or not."""
 
@@ -135,6 +137,8 @@ class OperatorServiceAsyncStub(OperatorServiceStub):
     """How many concurrent requests within the given latency, from stored measurements."""
     ListShippedModels: _aio.UnaryUnaryMultiCallable[_operator_pb2.ListShippedModelsRequest, _operator_pb2.ListShippedModelsResponse]  # type: ignore[assignment]
     """Models that come with this release, ready to be applied."""
+    Demand: _aio.UnaryUnaryMultiCallable[_operator_pb2.DemandRequest, _operator_pb2.DemandResponse]  # type: ignore[assignment]
+    """What was asked for that was not up: who got it, who did not."""
     GetLeader: _aio.UnaryUnaryMultiCallable[_operator_pb2.GetLeaderRequest, _operator_pb2.GetLeaderResponse]  # type: ignore[assignment]
     """Who leads; answered by every controller, leader or not."""
 
@@ -384,6 +388,14 @@ class OperatorServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_operator_pb2.ListShippedModelsResponse, _abc.Awaitable[_operator_pb2.ListShippedModelsResponse]]:
         """Models that come with this release, ready to be applied."""
+
+    @_abc_1.abstractmethod
+    def Demand(
+        self,
+        request: _operator_pb2.DemandRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_operator_pb2.DemandResponse, _abc.Awaitable[_operator_pb2.DemandResponse]]:
+        """What was asked for that was not up: who got it, who did not."""
 
     @_abc_1.abstractmethod
     def GetLeader(
