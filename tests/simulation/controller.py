@@ -71,19 +71,11 @@ class Controller(Leader):
         self.sent: dict[NodeId, tuple[Any, ...]] = {}
         self.table: routes.RouteTable | None = None
         self.version = 0
-        self.looked_at = self.sim.world.now
-        self.awake_since: float | None = None
-        self.asleep_since: float | None = None
         self.passes = 0
 
     # --- one pass
 
     def _decide(self) -> None:
-        now = self.sim.world.now
-        if now - self.looked_at > 1.5 * PASS_S:
-            # A look that comes so late tells of our own sleep, not of the nodes'.
-            self.awake_since, self.asleep_since = self.clock, self.clock - (now - self.looked_at)
-        self.looked_at = now
         self._at(PASS_S, self._decide)
         if self.term is not None and not self._may_act():
             self._step_down("its time is over")
@@ -131,8 +123,8 @@ class Controller(Leader):
             drained=frozenset(key for key, told in self.acks.items() if members <= told),
             held=held,
             intervals=self.sim.intervals,
-            awake_since=self.awake_since,
-            asleep_since=self.asleep_since,
+            awake_since=self.awake.since,
+            asleep_since=self.awake.asleep_since,
         )
 
     def _land(self, life: int, term: LeaseTerm, plan: Plan, decided_at: float) -> None:

@@ -1,16 +1,35 @@
 """A simulated process that leads or would: it may freeze or die, and leads for as long as it renews."""
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from llmgw_controller.core import lease
+from llmgw_controller.wakefulness import Wakefulness
 from llmgw_kit.ids import LeaseTerm
 from tests.simulation.store import MARGIN_S, TTL_S
+from tests.simulation.world import World
 
 if TYPE_CHECKING:
     from tests.simulation.sim import Sim
 
 RENEW_S = 2.0
 RETRY_S = 1.0
+
+
+@dataclass(frozen=True)
+class Monotonic:
+    """The world's time, for what asks a clock."""
+
+    world: World
+
+    def unix_s(self) -> float:
+        raise NotImplementedError
+
+    def monotonic_s(self) -> float:
+        return self.world.now
+
+    async def sleep(self, seconds: float) -> None:
+        raise NotImplementedError
 
 
 class Leader:
@@ -69,6 +88,8 @@ class Leader:
         self.term_started = 0.0
         #: Of the database's clock at the takeover; within a term time only goes on.
         self.offset_s = 0.0
+        #: The real one; whatever this process does is a look.
+        self.awake = Wakefulness(Monotonic(self.sim.world), lambda: self.clock)
 
     @property
     def clock(self) -> float:
@@ -85,6 +106,7 @@ class Leader:
         if self.frozen:
             self.sim.world.at(self.frozen_until - self.sim.world.now + 0.001, self._do, life, action, args)
             return
+        self.awake.look()
         action(*args)
 
     # --- leadership

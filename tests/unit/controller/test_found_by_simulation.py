@@ -1,5 +1,6 @@
 """Worlds in which a seed of the simulation found the core at fault, each made small."""
 
+from llmgw_controller.core.heard import Exit, ShardState
 from llmgw_controller.core.hearing import is_silent, last_seen
 from llmgw_controller.core.reconcile import reconcile
 from llmgw_controller.core.routes import routes
@@ -7,11 +8,13 @@ from llmgw_controller.core.rows import Cause, Phase, Schedulability
 from tests.unit.controller.build import (
     NOW,
     activity,
+    after,
     heard,
     member,
     model,
     node,
     replica,
+    report,
     router,
     shard,
     snapshot,
@@ -54,3 +57,19 @@ def test_a_leader_that_wakes_does_not_take_a_silent_node_for_one_in_reach():
     assert list(routes(snap, NOW).endpoints) == ["m/2@1"]
     # Its own sleep is not counted: of the 130 s six were not the node's.
     assert last_seen(snap, nodes[0].node_id) == NOW - 124
+
+
+def test_what_found_its_port_taken_does_not_lose_its_place_to_who_comes_after_it():
+    """Seed 10143: its wait was no time at all, but while the pass carried it through that, one of lower
+    priority was placed on the device that it had left."""
+    one, other = model("m", replicas=1, priority=5), model("other", replicas=1)
+    row = replica(one, 1, Phase.RESERVED, shard("m/1", "n1", 0), since=NOW - 4)
+    waits = replica(other, 1, Phase.UNPLACEABLE, reason="full", since=NOW - 60)
+    only = node("n1", 1)
+    taken = report(row, row.shards[0], ShardState.EXITED, exit=Exit(None, None, "port_taken", ""))
+    snap = snapshot([one, other], [only], [row, waits], [heard(only, [taken])])
+    rows = after(snap, reconcile(snap, NOW)).stored.replicas
+    assert [(key, row.phase) for key, row in sorted(rows.items())] == [
+        ("m/1", Phase.RESERVED), ("other/1", Phase.UNPLACEABLE),
+    ]  # fmt: skip
+    assert rows[row.replica_id].group_epoch == 2

@@ -29,16 +29,17 @@ class Wakefulness:
     async def run(self) -> None:
         """For ever."""
         while True:
-            self._look()
+            self.look()
             await self._clock.sleep(LOOK_S)
 
     @property
     def since(self) -> float | None:
         """By the term clock; None: awake since this was made."""
-        self._look()  # The first to run after a sleep may be whoever asks.
+        self.look()  # The first to run after a sleep may be whoever asks.
         return self._since
 
-    def _look(self) -> None:
+    def look(self) -> None:
+        """A look that comes late tells of a sleep."""
         looked_at = self._clock.monotonic_s()
         if looked_at - self._looked_at > LATE_S:
             self._since = self._now()

@@ -22,6 +22,9 @@ from llmgw_controller.core.rows import Phase, ReplicaRow, Wish
 from llmgw_controller.core.watchdog import hang
 from llmgw_controller.core.words import counted
 
+#: Phases that one replica passes through at one moment; more is a step that undoes another.
+STEPS_MOST = 10
+
 #: Of an engine's last line, in characters: it stands in a row of a table.
 TOLD_MOST = 300
 
@@ -34,14 +37,22 @@ _ENDING = frozenset({ShardState.DRAINING, ShardState.STOPPING})
 
 
 def advance(draft: Draft) -> None:
-    """One step of every replica; reconcile repeats until none is left to take."""
+    """Every replica goes as far as it can. What only passes through a phase, such as a wait of no time, has
+    arrived before placing begins: else others, of whatever rank, would have the place that it just left."""
     for row in draft.replicas():
         if draft.moves_no_more(row.replica_id, row):
             continue
-        before = draft.moves
-        _advance(draft, row)
-        if before == draft.moves:
-            draft.rests(row.replica_id, row)
+        for _ in range(STEPS_MOST):
+            before = draft.moves
+            _advance(draft, row)
+            if before == draft.moves:
+                draft.rests(row.replica_id, row)
+                break
+            if row.replica_id not in draft.stored.replicas:
+                break
+            row = draft.row(row.replica_id)
+        else:
+            raise AssertionError(f"{row.replica_id} does not come to rest: story {' / '.join(row.story)}")
 
 
 def _advance(draft: Draft, row: ReplicaRow) -> None:
