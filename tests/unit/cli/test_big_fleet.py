@@ -112,3 +112,19 @@ def test_gpus_in_json_name_faults_and_strangers():
     gone = next(row for row in as_json_nodes.gpus(big_fleet.devices("h100-03"))["gpus"] if row["index"] == 5)
     assert (gone["state"], gone["fault"]["reason"], gone["use"]) == ("MISSING", "xid_79", "unhealthy")
     assert gone["since"] == "2026-11-30T12:04:33Z"
+
+
+def test_the_nearest_miss_is_fields_and_not_only_a_sentence():
+    """A script had to read it out of the text of the trouble."""
+    told = as_json_status.status(big_fleet.status(), exit_code=1)["trouble"]
+    near = {one["subject"]: one["near_miss"] for one in told}
+    assert near["llama-405b"] == {
+        "fabric": "ib-2",
+        "node": "h100-07",
+        "free": 6,
+        "of": 8,
+        "evict": ["qwen3-8b/2"],
+        "nodes_needed": 2,
+        "nodes_found": 1,
+    }
+    assert near["h100-05"] is None

@@ -255,6 +255,10 @@ def test_faults_near_misses_and_strangers_are_named():
         "not started by us"
     )
     assert found["unplaceable", "big"].text.endswith("\nNear miss: n1, 1 of 2 free; idle m/1 holds 1.")
+    near = found["unplaceable", "big"].near
+    assert near is not None
+    assert (near.miss.node_id, near.miss.free, near.devices, near.miss.evict) == ("n1", 1, 2, ("m/1",))
+    assert (near.nodes_needed, near.nodes_found) == (1, 0)
 
 
 def test_nothing_wrong_is_no_trouble():

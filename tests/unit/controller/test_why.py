@@ -23,7 +23,7 @@ from llmgw_controller.core.rows import (
     Schedulability,
     Wish,
 )
-from llmgw_controller.core.state import Snapshot
+from llmgw_controller.core.state import EvictionPolicy, Snapshot
 from llmgw_controller.core.why import Why, why
 from llmgw_kit.ids import DeviceId, ModelId, NodeId, ReplicaId
 from tests.unit.controller.build import (
@@ -377,3 +377,31 @@ def test_no_node_at_all_is_never_and_no_fix(name):
     answer = asked(snapshot([M, BIG], []), {"m": M, "big": BIG}[name])
     assert answer.fit is Fit.NEVER
     assert answer.profiles[0].cheapest is None
+
+
+@pytest.mark.parametrize(
+    ("mine", "cause", "why"),
+    [
+        ({}, Cause.CONFIGURATION, "configured"),
+        ({"pinned": True}, Cause.CONFIGURATION, "pinned"),
+        ({"priority": 5, "replicas": 0}, Cause.ACTIVATION, "priority"),
+        ({"replicas": 0, "min_residency_s": 30_000.0}, Cause.ACTIVATION, "residency"),
+        ({"replicas": 0, "idle_after_s": 9_100.0}, Cause.ACTIVATION, "used_lately"),
+        ({"replicas": 0, "idle_after_s": 8_900.0}, Cause.ACTIVATION, None),
+        ({"replicas": 0, "idle_after_s": None}, Cause.ACTIVATION, None),
+    ],
+)
+def test_what_keeps_each_idle_replica_in_the_way_is_told_by_the_evictors_rules(mine, cause, why):
+    """`why` said who would have to leave, and not why nobody does."""
+    snap = full(models=[replace(M, **mine), BIG])
+    row = replace(snap.stored.replicas[ReplicaId("m/1")], cause=cause)
+    rows = {**snap.stored.replicas, row.replica_id: row}
+    told = asked(replace(snap, stored=replace(snap.stored, replicas=rows)), BIG)
+    (one,) = told.idle
+    assert (one.replica_id, one.gpus, one.idle_s) == ("m/1", 1, 9_000)
+    assert (one.kept.why.value if one.kept else None) == why
+    assert (told.eviction, told.replicas) == (EvictionPolicy.OFF, 1)
+
+
+def test_where_it_fits_nobody_idle_is_in_the_way():
+    assert asked(full(nodes=[node("n1"), node("n2", 2)]), BIG).idle == ()

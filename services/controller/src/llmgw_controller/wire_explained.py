@@ -5,6 +5,7 @@ from llmgw_controller.core.disagreement import Disagreement, told
 from llmgw_controller.core.doctor import Examination
 from llmgw_controller.core.explain import TEXT, Fit
 from llmgw_controller.core.fixes import Fix
+from llmgw_controller.core.idle_holders import IdleHolder
 from llmgw_controller.core.why import NearMissLine, Why, WhyProfile
 from llmgw_controller.wire_nodes import USE_TO_WIRE
 from llmgw_controller.wire_operator import SEVERITY_TO_WIRE
@@ -28,6 +29,21 @@ def why(found: Why, about: pb.ViewInfo, last_asked_at: float | None) -> pb.WhyRe
         waiting_since_unix_s=found.waiting_since,
         held_back=found.held_back,
         last_asked_unix_s=last_asked_at,
+        idle=[_idle(one) for one in found.idle],
+        eviction=found.eviction.value,
+        replicas=found.replicas,
+    )
+
+
+def _idle(one: IdleHolder) -> pb.WhyIdle:
+    return pb.WhyIdle(
+        replica_id=one.replica_id,
+        gpus=one.gpus,
+        idle_s=one.idle_s,
+        never_asked=one.never_asked,
+        kept_because=one.kept.why.value if one.kept is not None else None,
+        kept_text=one.kept.text if one.kept is not None else None,
+        kept_until_unix_s=one.kept.until if one.kept is not None else None,
     )
 
 

@@ -7,6 +7,7 @@ from llmgw.v1 import operator_pb2 as pb
 from llmgw_controller import wire_replicas, wire_room
 from llmgw_controller.core.capacity import ClassCapacity, Part, Parts
 from llmgw_controller.core.fabrics import FabricLine, LargestFit
+from llmgw_controller.core.near import Near
 from llmgw_controller.core.plan import Severity
 from llmgw_controller.core.risk import NodeLossRisk
 from llmgw_controller.core.trouble import Trouble
@@ -69,6 +70,19 @@ def _trouble(one: Trouble) -> pb.Trouble:
         text=one.text,
         since_unix_s=one.since,
         fix=one.fix,
+        near_miss=_near_miss(one.near) if one.near is not None else None,
+    )
+
+
+def _near_miss(near: Near) -> pb.TroubleNearMiss:
+    return pb.TroubleNearMiss(
+        node_id=near.miss.node_id,
+        fabric=near.fabric,
+        free=near.miss.free,
+        of=near.devices,
+        evict_replica_ids=list(near.miss.evict),
+        nodes_needed=near.nodes_needed,
+        nodes_found=near.nodes_found,
     )
 
 

@@ -17,6 +17,21 @@ def why(answer: pb.WhyResponse, *, exit_code: int) -> Json:
         "held_back": opt(answer, "held_back"),
         "waiting_since": iso(opt(answer, "waiting_since_unix_s")),
         "last_asked": iso(opt(answer, "last_asked_unix_s")),
+        "replicas": answer.replicas,
+        "eviction": answer.eviction or None,
+        "idle": [
+            {
+                "replica": one.replica_id,
+                "gpus": one.gpus,
+                "idle_seconds": int(one.idle_s),
+                "never_asked": one.never_asked,
+                "may_go": not one.HasField("kept_because"),
+                "kept_because": opt(one, "kept_because"),
+                "kept_text": opt(one, "kept_text"),
+                "kept_until": iso(opt(one, "kept_until_unix_s")),
+            }
+            for one in answer.idle
+        ],
         "profiles": [
             {
                 "profile": p.profile,

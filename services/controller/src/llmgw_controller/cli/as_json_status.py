@@ -33,6 +33,7 @@ def status(answer: pb.GetStatusResponse, *, exit_code: int) -> Json:
                 "text": t.text,
                 "since": iso(opt(t, "since_unix_s")),
                 "fix": opt(t, "fix"),
+                "near_miss": _near_miss(t.near_miss) if t.HasField("near_miss") else None,
             }
             for t in answer.trouble
         ],
@@ -110,6 +111,19 @@ def _node_loss(answer: pb.GetStatusResponse) -> Json | None:
             {"node": risk.node_id, "homeless": list(risk.homeless_replica_ids), "text": risk.text}
             for risk in answer.risks
         ],
+    }
+
+
+def _near_miss(one: pb.TroubleNearMiss) -> Json:
+    """Of an unplaceable model: the node that lacks least, and how many of the nodes it takes are found."""
+    return {
+        "fabric": opt(one, "fabric"),
+        "node": one.node_id,
+        "free": one.free,
+        "of": one.of,
+        "evict": list(one.evict_replica_ids),
+        "nodes_needed": one.nodes_needed,
+        "nodes_found": one.nodes_found,
     }
 
 

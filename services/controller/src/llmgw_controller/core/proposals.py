@@ -95,7 +95,7 @@ def propose(
     """In their order. Each on the same rooms `found`, so only the first is sure to hold beside another."""
     if is_learning(snapshot, now) or brake(snapshot, now).on:
         return
-    costs, spent = prices(snapshot, now), _spent(snapshot, now)
+    costs, spent = prices(snapshot, now), spent_lately(snapshot, now)
     owing = owed(snapshot.stored)
     hopeless: set[ModelId] = set()
     coming = _Coming(snapshot, now)
@@ -273,7 +273,7 @@ def _proposal(
     )
 
 
-def _spent(snapshot: Snapshot, now: float) -> Spent:
+def spent_lately(snapshot: Snapshot, now: float) -> Spent:
     """Those under way and done; a cancelled one has cost nobody anything."""
     return Spent(
         Counter(

@@ -4,14 +4,14 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from llmgw_controller.core.activity import Unknown, Verdicts
-from llmgw_controller.core.catalog import Model
 from llmgw_controller.core.claims import Device, Room, Rooms, Use
 from llmgw_controller.core.drains import drain_timeout_s
 from llmgw_controller.core.failing import failing
 from llmgw_controller.core.heard import DeviceReport, DeviceState
 from llmgw_controller.core.hearing import NodeState, brake, is_learning, last_seen
 from llmgw_controller.core.idleness import idle_replicas, silent_members
-from llmgw_controller.core.placement import Memo, explain
+from llmgw_controller.core.near import Near, nearest
+from llmgw_controller.core.placement import Memo
 from llmgw_controller.core.plan import Severity
 from llmgw_controller.core.port_bands import EPHEMERAL, overlaps_ephemeral
 from llmgw_controller.core.replica import is_unreachable
@@ -20,7 +20,7 @@ from llmgw_controller.core.state import Snapshot
 from llmgw_controller.core.watchdog import ailing, stall_of
 from llmgw_controller.core.weights_held import pressure
 from llmgw_controller.core.words import counted, lasting, sized
-from llmgw_kit.ids import ModelId, ReplicaId
+from llmgw_kit.ids import ModelId
 
 #: Reasons of the whole watch, not of one replica: told once.
 _WATCH = {
@@ -58,6 +58,8 @@ class Trouble:
     since: float | None = None
     #: A command to type.
     fix: str | None = None
+    #: With "unplaceable": the node that lacks least; None: none would come free.
+    near: Near | None = None
 
 
 def troubles(snapshot: Snapshot, rooms: Rooms, verdicts: Verdicts, now: float) -> tuple[Trouble, ...]:
@@ -199,25 +201,11 @@ def _unplaceable(snapshot: Snapshot, rooms: Rooms, verdicts: Verdicts, now: floa
     for position, (name, row) in enumerate(sorted(oldest.items())):
         text = f"cannot be placed for {lasting(now - row.since)}: {row.reason or 'no reason was told'}"
         model = snapshot.catalog.models.get(name)
+        near = None
         if model is not None and position < NEAR_MISSES_TOLD:
-            text += _near_miss(model, rooms, idle, memo)
-        yield Trouble(Severity.TROUBLE, "unplaceable", name, text, row.since, f"llmgwctl why {name}")
-
-
-def _near_miss(model: Model, rooms: Rooms, idle: frozenset[ReplicaId], memo: Memo) -> str:
-    found = [
-        miss
-        for profile in model.profiles
-        for miss in explain(model, profile, rooms, evictable=idle, memo=memo).near_misses
-    ]
-    if not found:
-        return ""
-    best = min(found, key=lambda miss: (miss.needed - miss.free, len(miss.evict), miss.node_id))
-    devices = rooms[best.node_id].devices
-    holders = ", ".join(
-        f"{name} holds {sum(device.replica_id == name for device in devices)}" for name in best.evict
-    )
-    return f"\nNear miss: {best.node_id}, {best.free} of {len(devices)} free; idle {holders}."
+            near = nearest(model, rooms, idle, memo)
+            text += f"\nNear miss: {near.text()}." if near is not None else ""
+        yield Trouble(Severity.TROUBLE, "unplaceable", name, text, row.since, f"llmgwctl why {name}", near)
 
 
 def _profiles(snapshot: Snapshot) -> Iterator[Trouble]:

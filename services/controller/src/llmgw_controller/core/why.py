@@ -11,12 +11,13 @@ from llmgw_controller.core.deployments import is_stopped
 from llmgw_controller.core.explain import Explanation, Fit, NearMiss, Spot
 from llmgw_controller.core.failing import resting_nodes, startable, told_failing
 from llmgw_controller.core.fixes import Fix, fixes, other_classes, ready_in
+from llmgw_controller.core.idle_holders import IdleHolder, idle_holders
 from llmgw_controller.core.idleness import idle_replicas
 from llmgw_controller.core.placement import explain
 from llmgw_controller.core.question import WAITING, Answer, Question, ask, one_more, rooms_before, waiting
 from llmgw_controller.core.replica import is_routable
 from llmgw_controller.core.rows import Phase
-from llmgw_controller.core.state import Snapshot
+from llmgw_controller.core.state import EvictionPolicy, Snapshot
 from llmgw_controller.core.watchdog import ailing
 from llmgw_controller.core.words import lasting
 from llmgw_kit.ids import ModelId, NodeId
@@ -60,6 +61,12 @@ class Why:
     held_back: str | None
     #: Of the nodes that are near: the part of the bar of each of their devices.
     parts: tuple[tuple[NodeId, tuple[Part, ...]], ...]
+    #: Who would have to leave, and what keeps each; empty where it is placed.
+    idle: tuple[IdleHolder, ...]
+    #: Whether anybody is let go for it without being told.
+    eviction: EvictionPolicy
+    #: Replicas of the model that are wanted.
+    replicas: int
 
     def parts_of(self, node_id: NodeId) -> tuple[Part, ...]:
         """In the node's order."""
@@ -97,6 +104,11 @@ def why(snapshot: Snapshot, verdicts: Verdicts, model: Model, now: float) -> Why
         snapshot.held.get(model.name, 0),
         held_back,
         _parts(answer.snapshot, profiles, found, verdicts),
+        ()
+        if answer.placed
+        else idle_holders(asked, answer, (one.explanation for one in profiles), verdicts, now),
+        snapshot.intervals.eviction,
+        len(live_rows(snapshot, model)),
     )
 
 

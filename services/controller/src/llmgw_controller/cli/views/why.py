@@ -16,8 +16,9 @@ _EXIT = {
 #: Width of a reason in the list of nodes that fell away.
 REASON = 50
 
-#: Further ways told of one profile.
+#: Further ways told of one profile; idle replicas in its way.
 WAYS = 4
+IDLE = 6
 
 
 def render(page: Page, answer: pb.WhyResponse) -> None:
@@ -36,11 +37,13 @@ def render(page: Page, answer: pb.WhyResponse) -> None:
         wrapped(page, [("HELD    ", "bold")], f"there is room, but: {answer.held_back}")
     for profile in answer.profiles:
         _profile(page, answer, profile)
+    _idle(page, answer)
 
 
 def _sentence(answer: pb.WhyResponse) -> str:
     waits = answer.HasField("waiting_since_unix_s")
-    subject = answer.model if waits else f"Another replica of {answer.model}"
+    more = "Another" if answer.replicas else "A"
+    subject = answer.model if waits else f"{more} replica of {answer.model}"
     match answer.verdict:
         case pb.WHY_VERDICT_FITS_NOW:
             return f"{subject} fits now."
@@ -140,6 +143,29 @@ def _seconds(fix: pb.WhyFix, field: str) -> str:
         return "not measured"
     seconds: float = getattr(fix, field)
     return f"~{duration(seconds)}" if seconds else "at once"
+
+
+#: What the policy makes of those whom the rules let go.
+_POLICY = {
+    "on": "eviction is on: who may go leaves for it by itself, the cheapest first",
+    "suggest": "eviction is suggest: nobody leaves for it by itself, and status says who could",
+    "off": "eviction is off: nobody leaves for it by itself",
+}
+
+
+def _idle(page: Page, answer: pb.WhyResponse) -> None:
+    """Who is idle and in the way, and why each is there all the same."""
+    if not answer.idle:
+        return
+    page.blank()
+    wrapped(page, [("IDLE IN ITS WAY  ", "bold")], _POLICY.get(answer.eviction, ""))
+    name = max(len(one.replica_id) for one in answer.idle[:IDLE])
+    for one in answer.idle[:IDLE]:
+        idle = "never asked" if one.never_asked else f"idle {duration(one.idle_s)}"
+        lead = f"   {one.replica_id:{name}}  {count(one.gpus, 'GPU'):>6}  {idle:<13}  "
+        wrapped(page, [(lead, "")], f"stays: {one.kept_text}" if one.HasField("kept_text") else "may go")
+    if len(answer.idle) > IDLE:
+        page.line(f"   … {len(answer.idle) - IDLE} more: see --output json")
 
 
 def _others(page: Page, profile: pb.WhyProfile) -> None:
