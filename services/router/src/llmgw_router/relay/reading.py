@@ -1,0 +1,80 @@
+"""The model's name out of a request's body, whatever kind of body that is; big ones in steps."""
+
+from typing import TYPE_CHECKING
+
+from llmgw_router.core import multipart
+from llmgw_router.core.body import BodyRefused, model_of, with_model
+from llmgw_router.core.errors import BAD_FORM
+from llmgw_router.core.routes import Content
+from llmgw_router.core.scan import BIG_BYTES, Found, Steps, scan
+from llmgw_router.core.scan import with_model as with_model_at
+from llmgw_router.relay.phase import OVER
+
+if TYPE_CHECKING:
+    from llmgw_router.relay.exchange import Exchange
+
+#: Where the name stands, in a body for which that is known: a big one, or a form with its boundary.
+Spot = Found | tuple[bytes, multipart.FormModel]
+
+
+def read_model(exchange: "Exchange") -> None:
+    """Find the model and go on with `exchange.named`; or refuse. At once, or after some turns of the loop."""
+    entry = exchange.entry
+    assert entry is not None
+    body = exchange.body
+    try:
+        if entry.content is Content.JSON:
+            content_type = None
+        else:
+            content_type = _content_type(exchange.head)
+            if entry.content is Content.EITHER and not multipart.is_form(content_type):
+                content_type = None
+        if content_type is not None:
+            boundary = multipart.boundary_of(content_type)
+            found = multipart.model_of(body, boundary)
+            exchange.spot = (boundary, found)
+            name = found.name
+        elif len(body) > BIG_BYTES:
+            _step(exchange, scan(body))
+            return
+        else:
+            name = model_of(bytes(body))
+    except BodyRefused as refused:
+        exchange.refuse(refused.kind, str(refused))
+        return
+    exchange.named(name)
+
+
+def rename(exchange: "Exchange", name: str) -> None:
+    """Put the catalog's name where the client wrote an alias; no other byte changes."""
+    spot = exchange.spot
+    if spot is None:
+        exchange.body = with_model(bytes(exchange.body), name)
+    elif isinstance(spot, Found):
+        exchange.body = with_model_at(exchange.body, spot, name)
+    else:
+        exchange.body = multipart.with_model(exchange.body, *spot, name)
+    exchange.spot = None
+
+
+def _step(exchange: "Exchange", steps: Steps) -> None:
+    if exchange.phase == OVER:
+        # Its client has left meanwhile, or its time was up.
+        return
+    try:
+        next(steps)
+    except StopIteration as done:
+        found: Found = done.value
+        exchange.spot = found
+        exchange.hub.guard(exchange, exchange.named, found.name)
+    except BodyRefused as refused:
+        exchange.refuse(refused.kind, str(refused))
+    else:
+        exchange.hub.loop.call_soon(exchange.hub.guard, exchange, _step, exchange, steps)
+
+
+def _content_type(head: list[bytes]) -> bytes:
+    values = [line.partition(b":")[2].strip() for line in head if line[:13].lower() == b"content-type:"]
+    if len(values) > 1:
+        raise BodyRefused(BAD_FORM, "The Content-Type header is given more than once.")
+    return values[0] if values else b""
