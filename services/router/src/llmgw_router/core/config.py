@@ -73,6 +73,11 @@ class Telemetry(msgspec.Struct, frozen=True, kw_only=True):
 
     #: Send AccessRecords up.
     access_log: bool = False
+    #: Share of exchanges traced where the caller has not decided. None: tracing is off, and a client's
+    #: `traceparent` passes as it came.
+    trace_ratio: float | None = None
+    #: A caller's own decision (the sampled flag of its `traceparent`) counts.
+    trace_follow_parent: bool = True
 
 
 class WorkerConfig(msgspec.Struct, frozen=True, kw_only=True):

@@ -27,6 +27,8 @@ REQ_ENCODING: Final = 7
 REQ_ID: Final = 8
 #: The caller's secrets, and what it accepts: for the cold application only, never for an engine.
 REQ_PRIVATE: Final = 9
+#: Read where tracing is on; else it passes.
+REQ_TRACE: Final = 10
 
 #: The same for answers.
 RES_DROP: Final = 1
@@ -47,6 +49,7 @@ REQUEST: Final[dict[bytes, int]] = {
     b"expect": REQ_EXPECT,
     b"content-encoding": REQ_ENCODING,
     b"x-request-id": REQ_ID,
+    b"traceparent": REQ_TRACE,
     b"authorization": REQ_PRIVATE,
     b"api-key": REQ_PRIVATE,
     b"x-api-key": REQ_PRIVATE,

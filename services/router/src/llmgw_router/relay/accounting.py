@@ -1,18 +1,24 @@
-"""What is noted of an exchange when it is over: a handful of integers, and a record where one is wanted."""
+"""What is noted of an exchange when it is over: a handful of integers, and a record where one is wanted.
+
+Counts by model travel to the supervisor as differences, once a sweep and only of models that were asked
+for: names are those of the table, so their number is bounded, and a row of shared memory is not.
+"""
 
 import time
 from bisect import bisect_left
-from collections.abc import Callable
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Final
 
 from llmgw_router.core.config import Telemetry
 from llmgw_router.relay import ipc
+from llmgw_router.relay.phase import HELD
 from llmgw_router.relay.slots import (
     COUNTER,
     DURATION_BASE,
     DURATION_BUCKETS_MS,
     TTFT_BASE,
     TTFT_BUCKETS_MS,
+    WAIT_BUCKETS_MS,
 )
 
 if TYPE_CHECKING:
@@ -31,12 +37,48 @@ _BYTES_IN = COUNTER["bytes_from_clients"]
 _BYTES_OUT = COUNTER["bytes_to_clients"]
 _TTFT_SUM = COUNTER["ttft_sum_us"]
 _DURATION_SUM = COUNTER["duration_sum_us"]
+_CHUNKS = COUNTER["stream_chunks"]
+_ABORTED_WAITING = COUNTER["aborted_waiting"]
+_ABORTED_ANSWERS = COUNTER["aborted_answers"]
+_ABORTED_CHUNKS = COUNTER["aborted_chunks"]
+_ABORTED_ENGINE = COUNTER["aborted_engine_us"]
+_SAMPLED = COUNTER["traces_sampled"]
 
 _TTFT_BUCKETS_US = [bound * 1000 for bound in TTFT_BUCKETS_MS]
 _DURATION_BUCKETS_US = [bound * 1000 for bound in DURATION_BUCKETS_MS]
+_WAIT_BUCKETS_US = [bound * 1000 for bound in WAIT_BUCKETS_MS]
 
 #: Records kept for one batch; a full one is handed over before the sweep comes.
 _BATCH = 1024
+
+#: Places in a model's row of differences; those of ipc.ModelCount, after the name.
+_BY_CLASS: Final = {2: 0, 3: 1, 4: 2, 5: 3}
+_M_GONE: Final = 4
+_M_DURATION: Final = 5
+_M_TTFT: Final = 6
+_M_ANSWERED: Final = 7
+_M_CHUNKS: Final = 8
+_MODEL_CELLS: Final = 9
+
+
+class Waits:
+    """One histogram of a worker's counters; `add` takes microseconds."""
+
+    __slots__ = ("_base", "_sum")
+
+    def __init__(self, name: str) -> None:
+        self._sum = COUNTER[f"{name}_sum_us"]
+        self._base = COUNTER[f"{name}_le_{WAIT_BUCKETS_MS[0]}"]
+
+    def add(self, counters: list[int], waited_us: int) -> None:
+        counters[self._sum] += waited_us
+        counters[self._base + bisect_left(_WAIT_BUCKETS_US, waited_us)] += 1
+
+
+_QUEUE = Waits("queue")
+_HOLD = Waits("hold")
+CONNECT = Waits("connect")
+_GAP = Waits("gap")
 
 
 class Accounts:
@@ -45,12 +87,14 @@ class Accounts:
     def __init__(self, counters: list[int], tell: Callable[[ipc.Up], None]) -> None:
         self._counters = counters
         self._tell = tell
-        self._access: list[ipc.AccessRecord] | None = None
+        self._every = False
+        self._records: list[ipc.AccessRecord] = []
+        self._models: dict[str, list[int]] = {}
 
     def reconfigure(self, telemetry: Telemetry) -> None:
-        """Begin or cease to make records."""
+        """Begin or cease to make a record of every exchange; sampled ones have theirs in any case."""
         self.flush()
-        self._access = [] if telemetry.access_log else None
+        self._every = telemetry.access_log
 
     def close(self, exchange: "Ending", endpoint: "Endpoint | None", now_ns: int) -> None:
         """Count a finished exchange."""
@@ -59,6 +103,7 @@ class Accounts:
         status = exchange.status
         if status == 499:
             counters[_GONE] += 1
+            self._abandoned(exchange, now_ns)
         else:
             counters[_CLASS.get(status // 100, _GONE)] += 1
         counters[_BYTES_IN] += exchange.body_bytes
@@ -67,42 +112,109 @@ class Accounts:
         duration_us = (now_ns - began) // 1000
         first_ns = exchange.first_ns
         if exchange.dialect is not None:
+            ttft_us = 0
             counters[_DURATION_SUM] += duration_us
             counters[DURATION_BASE + bisect_left(_DURATION_BUCKETS_US, duration_us)] += 1
             if first_ns:
                 ttft_us = (first_ns - began) // 1000
                 counters[_TTFT_SUM] += ttft_us
                 counters[TTFT_BASE + bisect_left(_TTFT_BUCKETS_US, ttft_us)] += 1
-        if self._access is not None:
-            self._record(exchange, endpoint, duration_us, (first_ns - began) // 1000 if first_ns else None)
+            if exchange.tail is not None:
+                chunks = exchange.chunks
+                counters[_CHUNKS] += chunks
+                if chunks > 1:
+                    # The mean of a stream: one number in its life instead of one a chunk.
+                    _GAP.add(counters, (now_ns - first_ns) // (1000 * (chunks - 1)))
+            if exchange.queued_ns:
+                _QUEUE.add(counters, exchange.queued_ns // 1000)
+            if exchange.phase == HELD:
+                # It leaves as it waited: refused, out of time, or left by its client.
+                exchange.held_ns = now_ns - began - exchange.queued_ns
+            if exchange.held_ns:
+                _HOLD.add(counters, exchange.held_ns // 1000)
+            if exchange.model is not None:
+                self._of_model(exchange, duration_us, ttft_us)
+        if self._every or exchange.trace is not None:
+            self._record(exchange, endpoint, duration_us)
 
-    def _record(
-        self, exchange: "Ending", endpoint: "Endpoint | None", duration_us: int, ttft_us: int | None
-    ) -> None:
-        if self._access is None:
-            return
-        if len(self._access) >= _BATCH:
-            self.flush()
-        self._access.append(
+    def _abandoned(self, exchange: "Ending", now_ns: int) -> None:
+        counters = self._counters
+        if exchange.first_ns:
+            counters[_ABORTED_ANSWERS] += 1
+            counters[_ABORTED_CHUNKS] += exchange.chunks
+        else:
+            counters[_ABORTED_WAITING] += 1
+        if exchange.sent_ns and exchange.dialect is not None:
+            counters[_ABORTED_ENGINE] += (now_ns - exchange.sent_ns) // 1000
+
+    def _of_model(self, exchange: "Ending", duration_us: int, ttft_us: int) -> None:
+        assert exchange.model is not None
+        row = self._models.get(exchange.model)
+        if row is None:
+            row = self._models[exchange.model] = [0] * _MODEL_CELLS
+        row[_BY_CLASS.get(exchange.status // 100, _M_GONE) if exchange.status != 499 else _M_GONE] += 1
+        row[_M_DURATION] += duration_us
+        if exchange.first_ns:
+            row[_M_TTFT] += ttft_us
+            row[_M_ANSWERED] += 1
+        row[_M_CHUNKS] += exchange.chunks
+
+    def _record(self, exchange: "Ending", endpoint: "Endpoint | None", duration_us: int) -> None:
+        if exchange.trace is not None:
+            self._counters[_SAMPLED] += 1
+        if len(self._records) >= _BATCH:
+            self._hand_over()
+        key = exchange.key
+        given = exchange.traceparent
+        self._records.append(
             ipc.AccessRecord(
-                at_unix_s=time.time(),
-                request_id=(exchange.request_id or b"").decode("latin-1"),
-                method=exchange.method.decode("latin-1"),
-                path=exchange.path.decode("latin-1"),
-                status=exchange.status,
-                code=exchange.code,
-                model=exchange.model,
-                endpoint_id=None if endpoint is None else endpoint.name,
-                bytes_in=exchange.body_bytes,
-                bytes_out=exchange.bytes_out,
-                ttft_ms=None if ttft_us is None else ttft_us / 1000,
-                duration_ms=duration_us / 1000,
-                retries=len(exchange.tried or ()),
+                time.time(),
+                (exchange.request_id or b"").decode("latin-1"),
+                exchange.method.decode("latin-1"),
+                exchange.path.decode("latin-1"),
+                exchange.status,
+                exchange.code,
+                exchange.model,
+                None if endpoint is None else endpoint.name,
+                exchange.body_bytes,
+                exchange.bytes_out,
+                _ms(exchange.first_ns - exchange.started_ns) if exchange.first_ns else None,
+                duration_us / 1000,
+                len(exchange.tried or ()),
+                None if key is None else key.key_id,
+                None if key is None else key.tenant,
+                exchange.alias,
+                exchange.profile.name,
+                _ms(exchange.queued_ns),
+                _ms(exchange.held_ns),
+                _ms(exchange.connect_ns),
+                (exchange.sent_ns - exchange.started_ns) // 1000 / 1000 if exchange.sent_ns else None,
+                None if exchange.tail is None else exchange.chunks,
+                None,
+                None,
+                exchange.trace,
+                None if given is None or exchange.trace is not None else given.decode("latin-1"),
             )
         )
 
     def flush(self) -> None:
         """Hand over what has been collected."""
-        if self._access:
-            records, self._access = self._access, []
-            self._tell(ipc.AccessRecords(records=tuple(records)))
+        if self._models:
+            models, self._models = self._models, {}
+            self._tell(ipc.ModelCounts(models=tuple(_counts(models.items()))))
+        if self._records:
+            self._hand_over()
+
+    def _hand_over(self) -> None:
+        records, self._records = self._records, []
+        self._tell(ipc.AccessRecords(records=tuple(records)))
+
+
+def _counts(rows: Iterable[tuple[str, list[int]]]) -> Iterable[ipc.ModelCount]:
+    for name, row in rows:
+        yield ipc.ModelCount(name, *row)
+
+
+def _ms(span_ns: int) -> float | None:
+    # Whole microseconds, as the duration is: a part is never longer than the whole.
+    return span_ns // 1000 / 1000 if span_ns else None

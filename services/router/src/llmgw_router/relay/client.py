@@ -24,6 +24,7 @@ from llmgw_router.core.heads import (
     REQ_ID,
     REQ_LENGTH,
     REQ_PRIVATE,
+    REQ_TRACE,
     REQ_TRANSFER,
     REQUEST,
     Fields,
@@ -169,6 +170,10 @@ class ClientConnection(asyncio.Protocol):
                 exchange.content_encoding = value
         elif field == REQ_EXPECT:
             exchange.expects = value
+        elif field == REQ_TRACE:
+            exchange.traceparent = value
+            if self.hub.tracer is None:
+                exchange.head.append(b"traceparent: " + value)
 
     def on_headers_complete(self) -> None:
         exchange = self.parsing

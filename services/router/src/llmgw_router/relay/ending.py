@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from llmgw_router.core.keys import KeyRow
     from llmgw_router.relay.client import ClientConnection
     from llmgw_router.relay.endpoint import Endpoint, EngineEndpoint
+    from llmgw_router.relay.ipc import TraceIds
     from llmgw_router.relay.upstream import UpstreamConnection
 
 _STREAMS_BROKEN = COUNTER["streams_broken"]
@@ -24,13 +25,19 @@ class Ending(Relaying):
     """What an exchange holds and must give back, and the ways in which it does."""
 
     __slots__ = (
+        "alias",
+        "connect_ns",
         "connecting",
         "endpoint",
+        "held_ns",
         "key",
         "model",
         "phase",
         "profile",
+        "queued_ns",
+        "sent_ns",
         "started_ns",
+        "trace",
         "tried",
         "upstream",
     )
@@ -40,12 +47,20 @@ class Ending(Relaying):
         self.phase: int = ARRIVING
         #: CLOCK_MONOTONIC when it was whole and its way was chosen; 0 before.
         self.started_ns = 0
+        #: When it last departed for an endpoint; 0: never.
+        self.sent_ns = 0
+        #: Spent before that: in a queue, held for a cold model; and connecting. 0: not at all.
+        self.queued_ns = self.held_ns = self.connect_ns = 0
+        #: Set by the tracer where this exchange is sampled.
+        self.trace: TraceIds | None = None
         #: Its deadlines; what the configuration says when it is routed.
         self.profile = self.hub.default_profile
         #: Who asks; None where no key is asked for.
         self.key: KeyRow | None = None
         #: The catalog's name for it, also where the request used an alias.
         self.model: str | None = None
+        #: The name that the request used, where it was another.
+        self.alias: str | None = None
         #: Taken, to be released.
         self.endpoint: Endpoint | None = None
         self.upstream: UpstreamConnection | None = None

@@ -15,6 +15,7 @@ from llmgw_router.core.paths import BadPath
 from llmgw_router.core.policy import cool_down_s, pick
 from llmgw_router.core.routes import HOT_METHODS
 from llmgw_router.core.table import ModelRow, Waiting, while_cold
+from llmgw_router.relay.accounting import CONNECT
 from llmgw_router.relay.ending import Ending
 from llmgw_router.relay.endpoint import ColdEndpoint
 from llmgw_router.relay.phase import ARRIVING, CONNECTING, HELD, RELAYING, WAITING
@@ -30,6 +31,7 @@ _RETRIES_STALE = COUNTER["retries_stale"]
 _RETRIES_OTHER = COUNTER["retries_other"]
 _COLD = COUNTER["cold_requests"]
 _CONNECTS = COUNTER["upstream_connects"]
+_ENGINE_ABORTS = COUNTER["engine_aborts"]
 
 
 class Exchange(Ending):
@@ -51,6 +53,8 @@ class Exchange(Ending):
         self.started_ns = monotonic_ns()
         if self.request_id is None:
             self.request_id = hub.new_id()
+        if hub.tracer is not None:
+            hub.tracer.begin(self)
         if self.refusal is not None:
             self.refuse(*self.refusal)
             return
@@ -96,6 +100,7 @@ class Exchange(Ending):
         self.model = model.name
         if name != model.name:
             self.body = with_model(self.body, model.name)
+            self.alias = name
         self.dispatch(target.endpoints, model)
 
     def dispatch(self, endpoints: "tuple[EngineEndpoint, ...]", model: ModelRow) -> None:
@@ -119,6 +124,9 @@ class Exchange(Ending):
         """Take the endpoint; ask it on a pooled connection, or on a new one."""
         endpoint.take(now_ns)
         self.endpoint = endpoint
+        self.sent_ns = now_ns
+        if self.phase == HELD:
+            self.held_ns = now_ns - self.started_ns - self.queued_ns
         idle = endpoint.idle
         while idle:
             connection = idle.pop()
@@ -134,6 +142,7 @@ class Exchange(Ending):
         self.connecting = self.hub.loop.create_task(self._connect(endpoint))
 
     async def _connect(self, endpoint: "Endpoint") -> None:
+        began_ns = monotonic_ns()
         try:
             connection = await endpoint.connect(self.hub.loop, lambda: UpstreamConnection(endpoint))
         except OSError as error:
@@ -142,6 +151,8 @@ class Exchange(Ending):
             self._fail(errors.UNREACHABLE, f"The engine cannot be reached: {reason}.", again=True)
         else:
             self.connecting = None
+            self.connect_ns = monotonic_ns() - began_ns
+            CONNECT.add(self.hub.counters, self.connect_ns // 1000)
             self.hub.guard(self, self._begin, connection)
 
     def _begin(self, connection: UpstreamConnection) -> None:
@@ -310,4 +321,5 @@ class Exchange(Ending):
         if self.upstream is not None:
             upstream, self.upstream = self.upstream, None
             upstream.let_go()
+            self.hub.counters[_ENGINE_ABORTS] += 1
         self.finish(monotonic_ns())

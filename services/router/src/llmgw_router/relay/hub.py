@@ -21,6 +21,7 @@ from llmgw_router.relay.endpoint import ColdEndpoint
 from llmgw_router.relay.live_routes import LiveRoutes
 from llmgw_router.relay.room import WaitingRoom
 from llmgw_router.relay.slots import COUNTER, GAUGES, Slots
+from llmgw_router.relay.tracing import tracer_of
 
 if TYPE_CHECKING:
     from llmgw_router.relay.client import ClientConnection
@@ -143,6 +144,7 @@ class Hub:
         self.limits = config.limits
         self.default_profile = config.profiles[config.default_profile]
         self.accounts.reconfigure(config.telemetry)
+        self.tracer = tracer_of(config.telemetry)
 
     # --- once per sweep
 

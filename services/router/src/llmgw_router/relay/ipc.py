@@ -127,6 +127,17 @@ class LogLines(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     lines: tuple[LogLine, ...]
 
 
+class TraceIds(msgspec.Struct, frozen=True, array_like=True):
+    """A sampled exchange in W3C Trace Context: lower-case hex."""
+
+    trace_id: str
+    span_id: str
+    #: Of the span that stands for the engine's work; what the engine got as its parent.
+    engine_span_id: str
+    #: The caller's span. None: this router began the trace.
+    parent_id: str | None
+
+
 class AccessRecord(msgspec.Struct, frozen=True, array_like=True):
     """One finished exchange. Status 499: the client left first. Times in milliseconds."""
 
@@ -145,14 +156,53 @@ class AccessRecord(msgspec.Struct, frozen=True, array_like=True):
     ttft_ms: float | None
     duration_ms: float
     retries: int
+    key_id: str | None = None
+    tenant: str | None = None
+    #: The name that the request used, where it was not the model's own.
+    alias: str | None = None
+    profile: str | None = None
+    #: None: it did not wait there.
+    queue_ms: float | None = None
+    hold_ms: float | None = None
+    connect_ms: float | None = None
+    #: From the whole request to its (last) departure to an engine. None: it was sent to none.
+    sent_ms: float | None = None
+    #: Reads of an event stream that were passed on. None: no event stream.
+    chunks: int | None = None
+    tokens_in: int | None = None
+    tokens_out: int | None = None
+    #: Set for sampled exchanges.
+    trace: TraceIds | None = None
+    #: What the client sent, where the exchange is not sampled.
+    traceparent: str | None = None
 
 
 class AccessRecords(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     records: tuple[AccessRecord, ...]
 
 
+class ModelCount(msgspec.Struct, frozen=True, array_like=True):
+    """What was finished for one model since this was last told: whole numbers, microseconds."""
+
+    model: str
+    answers_2xx: int
+    answers_3xx: int
+    answers_4xx: int
+    answers_5xx: int
+    client_gone: int
+    duration_sum_us: int
+    ttft_sum_us: int
+    #: Of these, with a first byte of an answer.
+    answered: int
+    chunks: int
+
+
+class ModelCounts(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    models: tuple[ModelCount, ...]
+
+
 Down = Configure | Reconfigure | TableUpdate | KeysUpdate | Drain | Stop | ActivationRefused
-Up = Started | Applied | Want | Unwant | DrainedEndpoints | LogLines | AccessRecords
+Up = Started | Applied | Want | Unwant | DrainedEndpoints | LogLines | AccessRecords | ModelCounts
 
 decode_down = msgspec.msgpack.Decoder(Down).decode
 decode_up = msgspec.msgpack.Decoder(Up).decode

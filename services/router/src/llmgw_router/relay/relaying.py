@@ -17,7 +17,7 @@ _STREAMS = COUNTER["streams"]
 class Relaying(Request):
     """What has been sent to the client so far, and the sending."""
 
-    __slots__ = ("bytes_out", "code", "first_ns", "framing", "head_sent", "status", "tail")
+    __slots__ = ("bytes_out", "chunks", "code", "first_ns", "framing", "head_sent", "status", "tail")
 
     def __init__(self, client: "ClientConnection") -> None:
         super().__init__(client)
@@ -31,6 +31,8 @@ class Relaying(Request):
         self.code: str | None = None
         #: Of the body, without its framing.
         self.bytes_out = 0
+        #: Reads of the answer's body that were passed on.
+        self.chunks = 0
         #: When the first byte of the body was there; 0 before.
         self.first_ns = 0
 
@@ -59,6 +61,7 @@ class Relaying(Request):
                 self.tail = EventTail(self.dialect)
                 self.tail.note(payload)
         self.bytes_out += len(payload)
+        self.chunks = 1
         if self.method == b"HEAD":
             self.client.transport.write(head)
         elif framing == BY_CHUNKS:
@@ -75,6 +78,7 @@ class Relaying(Request):
         transport = self.client.transport
         if payload:
             self.bytes_out += len(payload)
+            self.chunks += 1
             if self.tail is not None:
                 self.tail.note(payload)
             if self.framing == BY_CHUNKS:

@@ -36,6 +36,7 @@ class Request:
         "query",
         "refusal",
         "request_id",
+        "traceparent",
         "transfer",
         "url",
     )
@@ -57,6 +58,8 @@ class Request:
         self.host: bytes | None = None
         #: The client's own if it was sane, else ours; never None once the exchange is routed.
         self.request_id: bytes | None = None
+        #: The client's own.
+        self.traceparent: bytes | None = None
         self.connection_values: list[bytes] | None = None
         self.content_encoding: bytes | None = None
         self.expects: bytes | None = None

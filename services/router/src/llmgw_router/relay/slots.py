@@ -37,6 +37,11 @@ DURATION_BUCKETS_MS = (
     1_800_000,
 )
 
+#: The same for waiting: in a queue, for a cold model, for a connection, between two reads of a stream,
+#: and of the event loop for its turn.
+WAIT_BUCKETS_MS = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1_000, 2_000, 5_000, 10_000, 60_000, 600_000)
+WAITS = ("queue", "hold", "connect", "gap", "lag")
+
 _PLAIN = (
     # Finished exchanges by class of status; client_gone is 499: the client left first.
     "answers_2xx",
@@ -61,12 +66,26 @@ _PLAIN = (
     "log_lines_dropped",
     "ttft_sum_us",
     "duration_sum_us",
+    *(f"{wait}_sum_us" for wait in WAITS),
+    # Reads of event streams that were passed on.
+    "stream_chunks",
+    # Left by their client: before the first byte of the answer, and in the middle of it; what such streams
+    # had been sent, how long an engine had worked on them all, and connections closed to stop it.
+    "aborted_waiting",
+    "aborted_answers",
+    "aborted_chunks",
+    "aborted_engine_us",
+    "engine_aborts",
+    "traces_sampled",
     # These two go down again. Cleared by the supervisor when the worker is gone.
     "connections_open",
     "requests_held",
     "requests_running",
+    # CLOCK_MONOTONIC of the last sweep: a loop that turns. And how late that sweep was.
+    "swept_at_ns",
+    "lag_last_us",
 )
-GAUGES = ("connections_open", "requests_held", "requests_running")
+GAUGES = ("connections_open", "requests_held", "requests_running", "swept_at_ns", "lag_last_us")
 
 #: Every counter of a worker's row, in order. Own refusals are counted by their code besides.
 COUNTERS: tuple[str, ...] = (
@@ -76,6 +95,7 @@ COUNTERS: tuple[str, ...] = (
     "ttft_le_inf",
     *(f"duration_le_{bound}" for bound in DURATION_BUCKETS_MS),
     "duration_le_inf",
+    *(f"{wait}_le_{bound}" for wait in WAITS for bound in (*WAIT_BUCKETS_MS, "inf")),
 )
 COUNTER = {name: index for index, name in enumerate(COUNTERS)}
 TTFT_BASE = COUNTER[f"ttft_le_{TTFT_BUCKETS_MS[0]}"]

@@ -19,6 +19,7 @@ from llmgw_router.core.config import WorkerConfig
 from llmgw_router.relay import ipc
 from llmgw_router.relay.slots import EndpointActivity, Slots
 from llmgw_router.supervisor.link import WorkerProcess
+from llmgw_router.supervisor.model_counts import ModelCounts
 from llmgw_router.supervisor.ports import Address, Reservation, address_of, listen_beside, reserve
 from llmgw_router.supervisor.slot_book import SlotBook
 from llmgw_router.supervisor.tally import Tally
@@ -113,6 +114,8 @@ class WorkerPool:
         self._worker_config = config.config
         self._table = ipc.TableUpdate()
         self._tally = Tally()
+        #: Finished requests by model, of all workers and their predecessors.
+        self.models = ModelCounts()
         self._stopping = False
 
     @property
@@ -345,6 +348,8 @@ class WorkerPool:
                     logger.log(line.level, "worker %d: %s", seat.worker, line.text)
             case ipc.AccessRecords(records=records):
                 self._events.access(records)
+            case ipc.ModelCounts(models=models):
+                self.models.add(models)
 
     @contextmanager
     def _wants_change(self) -> Iterator[None]:
