@@ -3,16 +3,34 @@
 from dataclasses import replace
 
 from hypothesis import given
+from hypothesis import strategies as st
 
 from llmgw_controller.core.activity import Idle
 from llmgw_controller.core.apply import apply
 from llmgw_controller.core.claims import rooms
+from llmgw_controller.core.heard import DeviceReport, NodeHeard
+from llmgw_controller.core.hearing import is_learning
 from llmgw_controller.core.idleness import verdicts, verdicts_again
+from llmgw_controller.core.placement import memo_of
 from llmgw_controller.core.proposals import SUGGESTED_MOST, proposals
 from llmgw_controller.core.reconcile import reconcile
-from llmgw_controller.core.rows import Phase, Stored
+from llmgw_controller.core.routes import routes
+from llmgw_controller.core.rows import LoadRecord, Phase, Stored
 from llmgw_controller.core.state import EvictionPolicy, Intervals
-from tests.unit.controller.build import NOW, activity, model, node, profile, replica, shard, snapshot
+from llmgw_controller.core.view import fleet_view
+from llmgw_kit.ids import ModelId, ReplicaId
+from tests.unit.controller.build import (
+    GIB,
+    NOW,
+    activity,
+    heard,
+    model,
+    node,
+    profile,
+    replica,
+    shard,
+    snapshot,
+)
 from tests.unit.controller.worlds import fleets
 
 
@@ -62,6 +80,74 @@ def test_a_pass_decides_the_same_whatever_was_found_before_it(snap):
     first = reconcile(snap, NOW)
     assert reconcile(snap, NOW) == first
     assert reconcile(replace(snap, found={}), NOW) == first
+
+
+@given(fleets(), st.data())
+def test_the_next_pass_decides_the_same_whatever_was_found_before_it(snap, data):
+    """What one snapshot found serves the next: after beats, other memory, another catalog, other rows."""
+    for policy in (EvictionPolicy.ON, EvictionPolicy.SUGGEST):
+        snap = replace(snap, intervals=replace(snap.intervals, eviction=policy))
+        plan = reconcile(snap, NOW)
+        rows = apply(snap.stored, plan.changes)
+        heard = {
+            name: replace(word, heard_at=NOW, devices=data.draw(st.sampled_from([word.devices, less(word)])))
+            for name, word in snap.heard.items()
+        }
+        models = {
+            name: replace(one, priority=data.draw(st.sampled_from([one.priority, one.priority + 1])))
+            for name, one in snap.catalog.models.items()
+        }
+        catalog = data.draw(st.sampled_from([snap.catalog, replace(snap.catalog, models=models)]))
+        snap = replace(snap, stored=rows, heard=heard, catalog=catalog)
+        anew = replace(snap, found={})
+        assert reconcile(snap, NOW + 1) == reconcile(anew, NOW + 1)
+        assert fleet_view(snap, verdicts(snap, NOW + 1), NOW + 1) == fleet_view(
+            anew, verdicts(anew, NOW + 1), NOW + 1
+        )
+        assert routes(snap, NOW + 1) == routes(anew, NOW + 1)
+
+
+def less(word: NodeHeard) -> tuple[DeviceReport, ...]:
+    """Its devices, with half of their memory used by strangers."""
+    return tuple(
+        replace(
+            one, foreign_used_bytes=None if one.memory_total_bytes is None else one.memory_total_bytes // 2
+        )
+        for one in word.devices
+    )
+
+
+def test_a_beat_alone_moves_no_room():
+    snap = snapshot([], [node("a")], words=[heard(node("a"))])
+    before = rooms(snap, NOW)
+    beaten = {name: replace(word, heard_at=NOW + 1) for name, word in snap.heard.items()}
+    assert rooms(replace(snap, heard=beaten), NOW + 1) is before
+
+
+def test_what_was_looked_up_serves_until_models_sizes_or_measures_are_others():
+    snap = snapshot([model()], [node("a")], words=[heard(node("a"))])
+    nobody: frozenset[ReplicaId] = frozenset()
+    kept = memo_of(snap, rooms(snap, NOW), nobody)
+    beaten = {name: replace(word, heard_at=NOW + 1) for name, word in snap.heard.items()}
+    assert memo_of(replace(snap, heard=beaten), rooms(snap, NOW), nobody) is kept
+    smaller = {name: replace(word, devices=less(word)) for name, word in snap.heard.items()}
+    load = LoadRecord(ModelId("m"), "p", "L4", 9.0, NOW, memory_bytes=GIB, spec_hash="s")
+    for other in (
+        replace(snap, heard=smaller),
+        replace(snap, catalog=replace(snap.catalog)),
+        replace(snap, stored=replace(snap.stored, loads=(load,))),
+    ):
+        kept = memo_of(snap, rooms(snap, NOW), nobody)
+        assert memo_of(other, rooms(other, NOW), nobody) is not kept
+
+
+def test_learning_ends_when_the_last_node_is_heard_whatever_was_found_before():
+    waits = snapshot([], [node("a"), node("b")], words=[heard(node("a"))], term_started=NOW - 1)
+    assert is_learning(waits, NOW)
+    assert not is_learning(replace(waits, heard={**waits.heard, node("b").node_id: heard(node("b"))}), NOW)
+    gone = {name: row for name, row in waits.stored.nodes.items() if name == "a"}
+    assert not is_learning(replace(waits, stored=replace(waits.stored, nodes=gone)), NOW)
+    assert is_learning(waits, NOW)
 
 
 def test_a_room_that_nothing_moved_is_the_very_same():

@@ -4,6 +4,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from llmgw.v1 import agent_pb2 as pb
 from llmgw.v1.operator_pb2 import GetStatusResponse
@@ -14,6 +15,7 @@ from llmgw_controller.core.plan import Change, PutEvent, Severity
 from llmgw_controller.core.rows import Stored
 from llmgw_controller.core.state import ControllerSeen, Intervals, Snapshot, Watched
 from llmgw_controller.core.watching import watch
+from llmgw_controller.demand_book import DemandBook
 from llmgw_controller.fleet import Fleet
 from llmgw_controller.history import StatusRecorder
 from llmgw_controller.leadership import Tenure
@@ -80,9 +82,12 @@ class Reign:
         self.fleet = Fleet(tenure, self.ledger, self.hints, rules.mirror_urls, world.clock, self._learns)
         self.board = RoutesBoard(tenure.term)
         self.activations = Activations(tenure, self.ledger)
+        self.demand = DemandBook(tenure.started)
         self._activity = ActivityLoop(world.activity, self.ledger, world.clock, rules.activity_tick_s)
         self._awake = Wakefulness(world.clock, tenure.now)
         self._watched = Watched()
+        #: What was found of one snapshot serves the next, as far as nothing of it has moved.
+        self._found: dict[str, Any] = {}
         self.lookout = Lookout(world.clock)
         self._fetches = Fetches(world.mirror, self.ledger, world.clock)
         self._recorder = StatusRecorder(
@@ -126,6 +131,7 @@ class Reign:
             awake_since=self._awake.since,
             asleep_since=self._awake.asleep_since,
             watched=self._watched,
+            found=self._found,
         )
         bare.held.update(self._held(bare))
         return bare

@@ -132,7 +132,11 @@ class Model:
     max_unavailable: int = 1
 
     def profile(self, name: str) -> Profile | None:
-        return next((profile for profile in self.profiles if profile.name == name), None)
+        return self._by_name.get(name)
+
+    @cached_property
+    def _by_name(self) -> dict[str, Profile]:
+        return {profile.name: profile for profile in reversed(self.profiles)}
 
     @cached_property
     def spec_hashes(self) -> dict[str, str]:

@@ -98,7 +98,7 @@ class _Basis:
         """Nothing has moved; what is heard and stored is never changed in place."""
         return (
             self.node is other.node
-            and self.heard is other.heard
+            and _same_words(self.heard, other.heard)
             and self.measured is other.measured
             and self.rows == other.rows
             and (self.resting, self.tombstones, self.state, self.takes_work, self.foreign_bytes)
@@ -106,10 +106,26 @@ class _Basis:
         )
 
 
+def _same_words(one: NodeHeard | None, other: NodeHeard | None) -> bool:
+    """All that a room is made of. A beat says nothing of it, and most words are beats."""
+    if one is None or other is None:
+        return one is other
+    return (
+        one.devices is other.devices
+        and one.shards is other.shards
+        and one.weights is other.weights
+        and one.engines is other.engines
+    )
+
+
 def rooms(snapshot: Snapshot, now: float) -> Rooms:
-    """Every known node, by id. A pass asks for them many times and moves a node or two in between: the rooms
-    of all others are the very same ones, and where none has moved so is the whole."""
-    kept: dict[NodeId, tuple[_Basis, Room]] = snapshot.found.setdefault("rooms", {})
+    """Every known node, by id. A pass asks for them many times and moves a node or two in between, and the
+    next finds most as they were: the rooms of all others are the very same ones, and where none has moved so
+    is the whole."""
+    kept: dict[NodeId, tuple[_Basis, Room]] = snapshot.found.get("rooms", {})
+    if not kept or len(kept) > 2 * len(snapshot.stored.nodes):
+        # The first, or it keeps rooms of nodes that are gone.
+        kept = snapshot.found["rooms"] = {}
     measured = _measured(snapshot)
     resting: dict[NodeId, frozenset[int]] = {}
     for quarantine in snapshot.stored.quarantine:

@@ -22,13 +22,14 @@ def wish_of(stored: Stored, name: ModelId) -> DeploymentRow:
 
 def is_stopped(stored: Stored, name: ModelId) -> bool:
     """An operator stopped it: nothing starts it, neither `replicas` nor a request."""
-    return wish_of(stored, name).stopped
+    wished = stored.deployments.get(name)
+    return wished is not None and wished.stopped
 
 
 def effective_pinned(stored: Stored, model: Model) -> bool:
     """Never evicted and never let go as idle: an operator's word, or else the spec's."""
-    wished = wish_of(stored, model.name).pinned
-    return model.pinned if wished is None else wished
+    wished = stored.deployments.get(model.name)
+    return model.pinned if wished is None or wished.pinned is None else wished.pinned
 
 
 def created_at(stored: Stored, model: Model) -> float | None:

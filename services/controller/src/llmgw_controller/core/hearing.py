@@ -63,8 +63,17 @@ def is_learning(snapshot: Snapshot, now: float) -> bool:
     is over. Nodes already LOST are not waited for."""
     if now - snapshot.term_started >= snapshot.intervals.learning_window_s:
         return False
-    known = (node for node in snapshot.stored.nodes.values() if node.lost_at is None)
-    return any(node.node_id not in snapshot.heard for node in known)
+    return not _all_heard(snapshot)
+
+
+def _all_heard(snapshot: Snapshot) -> bool:
+    """Asked for each model and each replica, and the same for all of them."""
+    heard, nodes = snapshot.heard, snapshot.stored.nodes
+    before: tuple[object, object, bool] | None = snapshot.found.get("all heard")
+    if before is None or before[0] is not heard or before[1] is not nodes:
+        every = all(node.node_id in heard for node in nodes.values() if node.lost_at is None)
+        before = snapshot.found["all heard"] = (heard, nodes, every)
+    return before[2]
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ from llmgw_controller.core.memory import Measured, MemoryClaim
 from llmgw_controller.core.port_bands import lease, ports_needed
 from llmgw_controller.core.rows import ShardRow
 from llmgw_controller.core.score import Fullness, Score, fullness, score
-from llmgw_controller.core.sizes import Sizes
+from llmgw_controller.core.sizes import Sizes, sizes_of
 from llmgw_controller.core.state import Snapshot
 from llmgw_controller.core.words import counted, sized
 from llmgw_kit.ids import DeviceId, ModelId, NodeId, ReplicaId, ShardId
@@ -26,7 +26,7 @@ from llmgw_kit.ids import DeviceId, ModelId, NodeId, ReplicaId, ShardId
 #: Searching the smallest set of leaving replicas is exponential; a node holds few.
 MAX_LEAVING = 8
 
-#: Sets of idle replicas for which one pass keeps what it found.
+#: Sets of idle replicas for which is kept what was found; one more, and all are forgotten.
 MEMOS_MOST = 8
 
 
@@ -122,11 +122,12 @@ class Memo:
     """What was found of each node, for as long as the node is the same: one placement changes one of them,
     and a fleet's start asks of hundreds of nodes a thousand times. Profiles that ask for the same of a node
     share what was found, whatever model they are of; and those that wait for the same wait for one answer.
-    Of one snapshot: devices are as large in all rooms that are asked about."""
+    Devices are as large in all rooms that are asked about, and every model is what it was."""
 
-    def __init__(self) -> None:
+    def __init__(self, sizes: Sizes | None = None) -> None:
+        """`sizes`: of the devices; None: of the first rooms that are asked about."""
         self._asks: dict[tuple[ModelId, str], tuple[Ask, Ask]] = {}
-        self._sizes: Sizes | None = None
+        self._sizes = sizes
         self._found: dict[Ask, dict[NodeId, Look]] = {}
         self._refused: dict[tuple[Ask, int], tuple[Rooms, Explanation]] = {}
 
@@ -172,16 +173,18 @@ class Memo:
 
 
 def memo_of(snapshot: Snapshot, rooms: Rooms, evictable: frozenset[ReplicaId]) -> Memo:
-    """One for all of a pass that ask with this `evictable`, over the rooms of the snapshot as it changes."""
-    basis = (snapshot.heard, snapshot.stored.nodes, snapshot.catalog, _measured(rooms))
+    """One for all that ask with this `evictable`, over the rooms of the snapshot as it changes, and for those
+    of the next pass: what moved meanwhile is looked at again."""
+    basis = (snapshot.catalog, _measured(rooms), sizes_of(snapshot, rooms))
     before, memos = snapshot.found.get("memos", ((), {}))
-    if len(before) != len(basis) or any(one is not other for one, other in zip(before, basis, strict=True)):
+    if not before or before[0] is not basis[0] or before[1] is not basis[1] or before[2] != basis[2]:
         memos = {}
         snapshot.found["memos"] = (basis, memos)
     if evictable not in memos:
         if len(memos) >= MEMOS_MOST:
-            memos.pop(next(iter(memos)))
-        memos[evictable] = Memo()
+            memos = {}
+            snapshot.found["memos"] = (basis, memos)
+        memos[evictable] = Memo(basis[2])
     found: Memo = memos[evictable]
     return found
 

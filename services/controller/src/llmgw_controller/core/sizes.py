@@ -10,6 +10,7 @@ from dataclasses import replace
 from llmgw_controller.core.claims import Rooms
 from llmgw_controller.core.filters import Ask
 from llmgw_controller.core.memory import UNKNOWN, MemoryClaim
+from llmgw_controller.core.state import Snapshot
 
 #: More than any device has.
 _TOO_MUCH = MemoryClaim(2**62, None)
@@ -28,6 +29,11 @@ class Sizes:
                 )
         self._sizes = {gpu_class: sorted(sizes) for gpu_class, sizes in found.items()}
 
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Sizes) and self._sizes == other._sizes
+
+    __hash__ = None  # type: ignore[assignment]
+
     def alike(self, ask: Ask) -> Ask:
         """One and the same for all asks that are answered alike."""
         claimed = ask.memory.size_bytes
@@ -39,3 +45,12 @@ class Sizes:
             return replace(ask, memory=_TOO_MUCH)
         # What every device can give is asked of none.
         return replace(ask, memory=MemoryClaim(sizes[at], None) if at else UNKNOWN)
+
+
+def sizes_of(snapshot: Snapshot, rooms: Rooms) -> Sizes:
+    """Of its devices, looked at once; claims move none of them."""
+    heard, nodes = snapshot.heard, snapshot.stored.nodes
+    before: tuple[object, object, Sizes] | None = snapshot.found.get("sizes")
+    if before is None or before[0] is not heard or before[1] is not nodes:
+        before = snapshot.found["sizes"] = (heard, nodes, Sizes(rooms))
+    return before[2]

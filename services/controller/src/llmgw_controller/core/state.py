@@ -110,8 +110,10 @@ class Snapshot:
     watched: Watched = Watched()
     #: The rows did not outlive the leader before: what runs and no row knows is taken up (`strangers.py`).
     adopts: bool = False
-    #: What was found of this snapshot and may serve again, also after a change of it: each entry carries what
-    #: it was found from, and is found anew where that is another. No part of what is known.
+    #: What was found of this snapshot and may serve again, also after a change of it and of later snapshots:
+    #: each entry carries what it was found from, and is found anew where that is another. No part of what is
+    #: known. A pass and several views may use one at the same time, in threads: an entry is only ever put in
+    #: whole, and none is walked through that may still grow.
     found: dict[str, Any] = field(default_factory=dict, compare=False, repr=False)
 
     @cached_property
