@@ -14,6 +14,7 @@ from pydantic import (
     ConfigDict,
     Field,
     SecretStr,
+    ValidationInfo,
     field_validator,
     model_validator,
 )
@@ -30,6 +31,8 @@ from llmgw_router.core.endpoints import (
     split_endpoint,
     static_endpoint,
 )
+from llmgw_router.settings_admission import AdmissionEntry
+from llmgw_router.settings_profiles import PLAIN, Name, ProfileEntry, check_names, resolved
 
 CLIENT_PORT = 8080
 OPEN_LISTEN = f"0.0.0.0:{CLIENT_PORT}"
@@ -164,6 +167,18 @@ class RouterSettings(ServiceSettings):
     idle_s: float = Field(120.0, gt=0, description="longest silence inside an answer")
     write_stall_s: float = Field(120.0, gt=0, description="longest time a client may take nothing")
     total_s: float = Field(3600.0, gt=0, description="longest exchange")
+    profiles: dict[Name, ProfileEntry] = Field(
+        {},
+        validate_default=True,
+        description="deadlines by class of traffic; interactive and batch are there unwritten",
+    )
+    default_profile: str = Field(INTERACTIVE, description="for requests of which nobody says another")
+    model_profiles: dict[str, str] = Field(
+        {}, description="model: profile of its requests, where neither header nor key says another"
+    )
+    admission: AdmissionEntry = Field(
+        AdmissionEntry.model_validate({}), description="how many requests at once, and how many may wait"
+    )
     access_log: bool = Field(False, description="one line a request, without bodies, queries or keys")
     log_level: Literal["debug", "info", "warning", "error"] = "info"
     log_style: Literal["text", "json"] = "text"
@@ -194,19 +209,27 @@ class RouterSettings(ServiceSettings):
     def static_endpoints(self) -> tuple[StaticEndpoint, ...]:
         return tuple(entry.endpoint() for entry in self.endpoints)
 
+    @field_validator("profiles")
+    @classmethod
+    def _whole_profiles(
+        cls, entries: dict[str, ProfileEntry], info: ValidationInfo
+    ) -> dict[str, ProfileEntry]:
+        # The plain deadlines are those of `interactive`; they stand before this field.
+        return resolved(entries, plain={name: info.data[name] for name in PLAIN if name in info.data})
+
+    @model_validator(mode="after")
+    def _profiles_are_there(self) -> "RouterSettings":
+        check_names(self.profiles, self.default_profile, self.model_profiles)
+        return self
+
     def worker_config(self) -> WorkerConfig:
         """What the relay workers are told."""
         return WorkerConfig(
             limits=Limits(request_head_s=self.request_head_s, max_body_bytes=self.max_body_bytes),
-            profiles={
-                INTERACTIVE: RoutingProfile(
-                    connect_s=self.connect_s,
-                    first_byte_s=self.first_byte_s,
-                    idle_s=self.idle_s,
-                    write_stall_s=self.write_stall_s,
-                    total_s=self.total_s,
-                )
-            },
+            profiles={name: entry.profile(name) for name, entry in self.profiles.items()},
+            default_profile=self.default_profile,
+            model_profiles=self.model_profiles,
+            admission=self.admission.admission(),
             telemetry=Telemetry(access_log=self.access_log),
         )
 

@@ -58,14 +58,80 @@ class RoutingProfile(msgspec.Struct, frozen=True, kw_only=True):
     max_retries: int = 2
     #: Larger goes first where requests wait for room.
     priority: int = 0
+    #: Pools whose endpoints its requests may use. None: any.
+    pools: tuple[str, ...] | None = None
+    #: A stream that waits is told so by SSE comments although its request did not ask for them.
+    heartbeat: bool = False
+    #: How long it has waited before the first one, after which its status is 200; and from one to the next.
+    heartbeat_after_s: float = 5.0
+    heartbeat_every_s: float = 10.0
 
 
 class Choosing(msgspec.Struct, frozen=True, kw_only=True):
-    """How an endpoint is picked, put aside, and tried again."""
+    """How an endpoint is picked, put aside, and tried again (core/choosing/)."""
+
+    #: Send prompts that begin alike to the endpoints that have seen their beginning.
+    prefix_affinity: bool = True
+    #: Requests of load that 1 KiB of known prompt outweighs.
+    prefix_worth: float = 1.0
+    #: Known prefixes remembered by each worker; about 100 bytes each.
+    prefix_entries: int = 65_536
+    #: Bodies above this are not read for their prompt: that holds up the streams of others.
+    prefix_body_bytes: int = 2 * 1024 * 1024
+    #: Neither prefix nor session is followed to an endpoint that is busier than the least busy one by
+    #: both this number of requests and this factor.
+    imbalance: float = 8.0
+    imbalance_ratio: float = 1.5
+    #: Requests with the same value go to the same endpoint. None: no header is looked at.
+    session_header: str | None = "x-session-id"
+    #: The same for fields of the body, the first that is there; "user" and "prompt_cache_key" are known.
+    session_fields: tuple[str, ...] = ("prompt_cache_key",)
+    #: Failures in a row until an endpoint is ejected; a refused connection needs no second one.
+    eject_after: int = 3
+    #: Or this share of at least so many requests in the last window or two.
+    eject_failing_share: float = 0.5
+    eject_min_requests: int = 20
+    window_s: float = 15.0
+    #: At most this share of a model's endpoints is ejected; always one, never the last.
+    eject_most_share: float = 0.5
+    #: The first ejection lasts so long, each in a row twice as long, up to the top.
+    cool_down_first_s: float = 1.0
+    cool_down_most_s: float = 60.0
+    #: The one request that tries an ejected endpoint has this long until another may.
+    trial_s: float = 30.0
+    #: An endpoint whose first bytes come so many times later, or whose streams so many times slower, than
+    #: those of the model's others gets an eighth of its weight for a while. None: speed is not looked at.
+    slow_factor: float | None = 4.0
+    #: Streams measured before an endpoint is judged.
+    slow_min_samples: int = 20
+    slow_s: float = 15.0
+    #: Period of health checks of endpoints that failed. None: there are none.
+    probe_s: float | None = 2.0
+    #: Requests asked again at another endpoint: this share of all, and so many a second besides, per worker.
+    retry_share: float = 0.2
+    retry_min_per_s: float = 2.0
+    #: Without API keys: show `x-llmgw-decision` to everybody.
+    explain: bool = False
+    #: The newest choices kept for the admin listener. 0: none are.
+    keep_decisions: int = 0
 
 
 class Admission(msgspec.Struct, frozen=True, kw_only=True):
-    """How much is let in at once, and how much may wait."""
+    """How much is let in at once, and how much may wait. Of this whole router: its workers count together."""
+
+    #: Requests at engines at once; None: any number.
+    max_in_flight: int | None = None
+    #: The same for each model of which `model_in_flight` says nothing.
+    max_in_flight_per_model: int | None = None
+    model_in_flight: Mapping[str, int] = msgspec.field(default_factory=dict)
+    #: An endpoint gets no more at once than the controller says that its engine runs at once: what is more
+    #: waits here, where it can still go to another one, and be counted.
+    heed_concurrency: bool = True
+    #: Most that wait for room at one model, and in all.
+    max_queued_per_model: int = 512
+    max_queued: int = 4096
+    #: Who has waited so long is let in before the more important ones, now and then.
+    age_bound_s: float = 15.0
 
 
 class Telemetry(msgspec.Struct, frozen=True, kw_only=True):

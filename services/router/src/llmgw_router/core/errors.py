@@ -33,6 +33,7 @@ _UPSTREAM = "upstream_error"
 
 MALFORMED_JSON = Kind("malformed_json", 400, _INVALID, None)
 BAD_MODEL = Kind("bad_model", 400, _INVALID, None, param="model")
+BAD_PROFILE = Kind("profile_not_available", 400, _INVALID, "profile_not_available")
 BAD_REQUEST = Kind("bad_request", 400, _INVALID, None, close=True)
 MODEL_NOT_FOUND = Kind("model_not_found", 404, _INVALID, "model_not_found", param="model")
 METHOD_NOT_ALLOWED = Kind("method_not_allowed", 405, _INVALID, "method_not_allowed")

@@ -29,6 +29,9 @@ REQ_ID: Final = 8
 REQ_PRIVATE: Final = 9
 #: Read where tracing is on; else it passes.
 REQ_TRACE: Final = 10
+#: What a client asks of us, not of an engine.
+REQ_PROFILE: Final = 20
+REQ_HEARTBEAT: Final = 21
 
 #: The same for answers.
 RES_DROP: Final = 1
@@ -50,6 +53,8 @@ REQUEST: Final[dict[bytes, int]] = {
     b"content-encoding": REQ_ENCODING,
     b"x-request-id": REQ_ID,
     b"traceparent": REQ_TRACE,
+    b"x-llmgw-profile": REQ_PROFILE,
+    b"x-llmgw-heartbeat": REQ_HEARTBEAT,
     b"authorization": REQ_PRIVATE,
     b"api-key": REQ_PRIVATE,
     b"x-api-key": REQ_PRIVATE,
@@ -120,7 +125,9 @@ class Fields:
     def kind(self, name: bytes) -> int:
         """What becomes of a header of this name, in any case of its letters."""
         low = name.lower()
-        kind = self._kinds[OURS] if low.startswith(OURS) else self._kinds.get(low, PLAIN)
+        kind = self._kinds.get(low)
+        if kind is None:
+            kind = self._kinds[OURS] if low.startswith(OURS) else PLAIN
         if len(self.known) < self.MOST:
             self.known[name] = kind
         return kind

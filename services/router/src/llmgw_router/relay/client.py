@@ -20,10 +20,12 @@ from llmgw_router.core.heads import (
     REQ_DROP,
     REQ_ENCODING,
     REQ_EXPECT,
+    REQ_HEARTBEAT,
     REQ_HOST,
     REQ_ID,
     REQ_LENGTH,
     REQ_PRIVATE,
+    REQ_PROFILE,
     REQ_TRACE,
     REQ_TRANSFER,
     REQUEST,
@@ -170,6 +172,10 @@ class ClientConnection(asyncio.Protocol):
                 exchange.content_encoding = value
         elif field == REQ_EXPECT:
             exchange.expects = value
+        elif field == REQ_PROFILE:
+            exchange.asked_profile = value
+        elif field == REQ_HEARTBEAT:
+            exchange.asked_heartbeat = value.strip().lower() == b"sse"
         elif field == REQ_TRACE:
             exchange.traceparent = value
             if self.hub.tracer is None:

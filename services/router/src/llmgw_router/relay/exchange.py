@@ -14,6 +14,7 @@ from llmgw_router.core.errors import Kind
 from llmgw_router.core.paths import BadPath
 from llmgw_router.core.policy import cool_down_s, pick
 from llmgw_router.core.routes import HOT_METHODS
+from llmgw_router.core.profiles import ProfileRefused, choose
 from llmgw_router.core.table import ModelRow, Waiting, while_cold
 from llmgw_router.relay.accounting import CONNECT
 from llmgw_router.relay.ending import Ending
@@ -101,6 +102,14 @@ class Exchange(Ending):
         if name != model.name:
             self.body = with_model(self.body, model.name)
             self.alias = name
+        if self.asked_profile is not None or self.key is not None or hub.config.model_profiles:
+            try:
+                self.profile = choose(
+                    hub.config, model=model.name, key=self.key, asked=self.asked_profile
+                )
+            except ProfileRefused as refused:
+                self.refuse(errors.BAD_PROFILE, str(refused))
+                return
         self.dispatch(target.endpoints, model)
 
     def dispatch(self, endpoints: "tuple[EngineEndpoint, ...]", model: ModelRow) -> None:

@@ -17,6 +17,8 @@ class Request:
     """Filled in by ClientConnection while the request arrives; read by Exchange once it is whole."""
 
     __slots__ = (
+        "asked_heartbeat",
+        "asked_profile",
         "body",
         "body_bytes",
         "client",
@@ -60,6 +62,10 @@ class Request:
         self.request_id: bytes | None = None
         #: The client's own.
         self.traceparent: bytes | None = None
+        #: The routing profile that the client names.
+        self.asked_profile: bytes | None = None
+        #: The client wants to be told that it waits.
+        self.asked_heartbeat = False
         self.connection_values: list[bytes] | None = None
         self.content_encoding: bytes | None = None
         self.expects: bytes | None = None
