@@ -159,3 +159,5 @@ class WorkerConfig(msgspec.Struct, frozen=True, kw_only=True):
     choosing: Choosing = Choosing()
     admission: Admission = Admission()
     telemetry: Telemetry = Telemetry()
+    #: Nobody is served without a key, not even before the first KeysUpdate has come.
+    keys_required: bool = False

@@ -35,6 +35,8 @@ MALFORMED_JSON = Kind("malformed_json", 400, _INVALID, None)
 BAD_MODEL = Kind("bad_model", 400, _INVALID, None, param="model")
 BAD_PROFILE = Kind("profile_not_available", 400, _INVALID, "profile_not_available")
 BAD_REQUEST = Kind("bad_request", 400, _INVALID, None, close=True)
+#: One for no key, an unknown, a revoked and an expired one (W03).
+INVALID_KEY = Kind("invalid_api_key", 401, _INVALID, "invalid_api_key")
 MODEL_NOT_FOUND = Kind("model_not_found", 404, _INVALID, "model_not_found", param="model")
 METHOD_NOT_ALLOWED = Kind("method_not_allowed", 405, _INVALID, "method_not_allowed")
 REQUEST_TIMEOUT = Kind("request_timeout", 408, _INVALID, "request_timeout", close=True)
@@ -52,6 +54,8 @@ MODEL_LOADING = Kind("model_loading", 503, _SERVER, "model_loading", param="mode
 NO_REPLICA = Kind("no_replica_available", 503, _SERVER, "no_replica_available", param="model")
 #: No table was pushed yet: whether a model exists is not known, and a 404 would be believed.
 STARTING = Kind("router_starting", 503, _SERVER, "router_starting")
+#: The store of keys has been away for longer than what was read of it can be believed.
+KEYS_AWAY = Kind("keys_unavailable", 503, _SERVER, "keys_unavailable")
 STOPPING = Kind("router_stopping", 503, _SERVER, "router_stopping", close=True)
 COLD_AWAY = Kind("service_unavailable", 503, _SERVER, "service_unavailable")
 #: The phase that expired stands in the code (W14, HO09).
@@ -110,6 +114,9 @@ def answer(
         lines.append(b"retry-after: %d" % retry_after_s)
     if allow is not None:
         lines.append(b"allow: " + allow)
+    if kind.status == 401:
+        # RFC 9110 section 11.6.1.
+        lines.append(b"www-authenticate: Bearer")
     if close or kind.close:
         lines.append(b"connection: close")
     return b"\r\n".join(lines) + b"\r\n\r\n" + (b"" if head_only else content)

@@ -12,6 +12,9 @@ from llmgw_router.relay.request import Request
 #: Header fields of one request that would be passed on.
 MAX_FIELDS = 128
 
+#: Bytes of a body read before anybody is asked who he is: so much costs less than to end the connection.
+_UNKNOWN_MAY_SEND = 64 * 1024
+
 Refusal = tuple[Kind, str]
 
 
@@ -33,6 +36,10 @@ def unacceptable(request: Request, version: str, limits: Limits) -> Refusal | No
         return too_large(limits)
     if request.expects is not None and request.expects.strip().lower() != b"100-continue":
         return errors.EXPECTATION_FAILED, "The only expectation understood is 100-continue."
+    if request.body_bytes > _UNKNOWN_MAY_SEND or request.transfer is not None or request.expects is not None:
+        # Of somebody without a key no long body is taken in, and none is asked for (W41).
+        found = request.hub.access.check(request)
+        return found if isinstance(found, tuple) else None
     return None
 
 

@@ -12,7 +12,6 @@ from llmgw_router.relay.relaying import Relaying
 from llmgw_router.relay.slots import COUNTER
 
 if TYPE_CHECKING:
-    from llmgw_router.core.keys import KeyRow
     from llmgw_router.relay.client import ClientConnection
     from llmgw_router.relay.endpoint import Endpoint, EngineEndpoint
     from llmgw_router.relay.ipc import TraceIds
@@ -30,7 +29,6 @@ class Ending(Relaying):
         "connecting",
         "endpoint",
         "held_ns",
-        "key",
         "model",
         "phase",
         "profile",
@@ -55,8 +53,6 @@ class Ending(Relaying):
         self.trace: TraceIds | None = None
         #: Its deadlines; what the configuration says when it is routed.
         self.profile = self.hub.default_profile
-        #: Who asks; None where no key is asked for.
-        self.key: KeyRow | None = None
         #: The catalog's name for it, also where the request used an alias.
         self.model: str | None = None
         #: The name that the request used, where it was another.

@@ -11,12 +11,14 @@ from typing import TYPE_CHECKING
 from llmgw_router.core import errors
 from llmgw_router.core.body import BodyRefused, model_of, with_model
 from llmgw_router.core.errors import Kind
+from llmgw_router.core.keys import KeyRow, may_use
 from llmgw_router.core.paths import BadPath
 from llmgw_router.core.policy import cool_down_s, pick
 from llmgw_router.core.routes import HOT_METHODS
 from llmgw_router.core.profiles import ProfileRefused, choose
 from llmgw_router.core.table import ModelRow, Waiting, while_cold
 from llmgw_router.relay.accounting import CONNECT
+from llmgw_router.relay.access import is_guarded
 from llmgw_router.relay.ending import Ending
 from llmgw_router.relay.endpoint import ColdEndpoint
 from llmgw_router.relay.phase import ARRIVING, CONNECTING, HELD, RELAYING, WAITING
@@ -64,6 +66,8 @@ class Exchange(Ending):
         except BadPath as error:
             self.refuse(errors.BAD_REQUEST, f"The request target is invalid: {error}.")
             return
+        if hub.access.required and (self.dialect is not None or is_guarded(self.path)) and not self._let_in():
+            return
         if self.dialect is None:
             hub.counters[_COLD] += 1
             self.send(hub.cold, self.started_ns)
@@ -89,7 +93,9 @@ class Exchange(Ending):
             self.refuse(refused.kind, str(refused))
             return
         target = hub.routes.targets.get(name)
-        if target is None:
+        key = self.key
+        if target is None or (key is not None and not may_use(key, name, target.model.name)):
+            # Not allowed reads as unknown, to the letter: whether a model exists is not told (W04).
             if not hub.routes.known:
                 self.refuse(errors.STARTING, "This router has no routes yet; ask again.", retry_after_s=1)
                 return
@@ -111,6 +117,18 @@ class Exchange(Ending):
                 self.refuse(errors.BAD_PROFILE, str(refused))
                 return
         self.dispatch(target.endpoints, model)
+
+    def _let_in(self) -> bool:
+        """Find out who asks; refused are those of whom nobody can say that they may."""
+        found = self.hub.access.check(self)
+        if found is None or isinstance(found, KeyRow):
+            self.key = found
+            return True
+        if self.method == b"OPTIONS":
+            # A browser's question about a request, which it asks without credentials (W48).
+            return True
+        self.refuse(*found, retry_after_s=2 if found[0].status == 503 else None)
+        return False
 
     def dispatch(self, endpoints: "tuple[EngineEndpoint, ...]", model: ModelRow) -> None:
         """Send it to the best of `endpoints`; without one, hold it or refuse it."""

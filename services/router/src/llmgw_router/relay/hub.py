@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, ParamSpec
 from llmgw_router.core import errors
 from llmgw_router.core.config import WorkerConfig
 from llmgw_router.relay import ipc
+from llmgw_router.relay.access import Access
 from llmgw_router.relay.accounting import Accounts
 from llmgw_router.relay.endpoint import ColdEndpoint
 from llmgw_router.relay.live_routes import LiveRoutes
@@ -76,6 +77,7 @@ class Hub:
         self.now = 0.0
         self.date = b""
         self.accounts = Accounts(self.counters, tell)
+        self.access = Access(required=configure.config.keys_required)
         self.routes = LiveRoutes(self, slots)
         self.reconfigure(configure.config)
         self.tick()

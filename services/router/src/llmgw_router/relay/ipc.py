@@ -46,11 +46,15 @@ class KeysUpdate(msgspec.Struct, frozen=True, kw_only=True, tag=True):
 
     #: The whole set; else `keys` are added or replaced and `gone` taken away.
     whole: bool
+    #: A part of the whole set, which counts from its last part on: a long one must not stop a worker.
+    more: bool = False
     #: False: no key is asked for (`keys` is empty then).
     required: bool = True
     keys: tuple[KeyRow, ...] = ()
     #: Digests.
     gone: tuple[bytes, ...] = ()
+    #: No key can be told good or bad any more, and everybody is refused with this; until the next update.
+    stale: str | None = None
 
 
 class TableUpdate(msgspec.Struct, frozen=True, kw_only=True, tag=True):

@@ -8,6 +8,7 @@ from llmgw_router.core.paths import split
 from llmgw_router.core.routes import HOT, Dialect
 
 if TYPE_CHECKING:
+    from llmgw_router.core.keys import KeyRow
     from llmgw_router.relay.client import ClientConnection
     from llmgw_router.relay.endpoint import EngineEndpoint
     from llmgw_router.relay.hub import Hub
@@ -32,6 +33,7 @@ class Request:
         "http10",
         "hub",
         "keep",
+        "key",
         "method",
         "path",
         "private",
@@ -74,6 +76,8 @@ class Request:
         self.body = b""
         #: While arriving: announced, then counted.
         self.body_bytes = 0
+        #: Who asks; None where no key is asked for.
+        self.key: KeyRow | None = None
         #: The client may send another request on this connection afterwards.
         self.keep = True
         self.http10 = False
@@ -113,6 +117,8 @@ class Request:
             b"x-request-id: " + (self.request_id or b""),
             b"x-llmgw-peer: " + self.client.peer,
         ]
+        if self.key is not None:
+            lines.append(b"x-llmgw-key: " + self.key.key_id.encode())
         if self.has_body or self.method in (b"POST", b"PUT", b"PATCH"):
             lines.append(b"content-length: %d" % len(self.body))
         return b"\r\n".join(lines) + b"\r\n" + block([*self.head, *(self.private or ())]) + b"\r\n"

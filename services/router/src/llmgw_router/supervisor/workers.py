@@ -10,14 +10,16 @@ import asyncio
 import logging
 import socket
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Protocol
 
 from llmgw_router.core.config import WorkerConfig
+from llmgw_router.core.keys import KeyRow
 from llmgw_router.relay import ipc
 from llmgw_router.relay.slots import EndpointActivity, Slots
+from llmgw_router.supervisor.key_book import KeyBook
 from llmgw_router.supervisor.link import WorkerProcess
 from llmgw_router.supervisor.model_counts import ModelCounts
 from llmgw_router.supervisor.ports import Address, Reservation, address_of, listen_beside, reserve
@@ -114,6 +116,7 @@ class WorkerPool:
         self._worker_config = config.config
         self._table = ipc.TableUpdate()
         self._tally = Tally()
+        self._keys = KeyBook()
         #: Finished requests by model, of all workers and their predecessors.
         self.models = ModelCounts()
         self._stopping = False
@@ -182,6 +185,20 @@ class WorkerPool:
         for seat in self._seats:
             if seat.process is not None:
                 seat.process.send(self._table)
+
+    def push_keys(self, rows: Iterable[KeyRow], gone: Iterable[bytes] = (), *, whole: bool) -> None:
+        """Give every worker the keys, all of them or what has changed."""
+        self._to_all(self._keys.replace(rows) if whole else self._keys.change(rows, gone))
+
+    def keys_are_stale(self, why: str) -> None:
+        """Let every request be refused with this until keys are pushed again."""
+        self._to_all(self._keys.stale(why))
+
+    def _to_all(self, messages: Iterable[ipc.Down]) -> None:
+        for message in messages:
+            for seat in self._seats:
+                if seat.process is not None:
+                    seat.process.send(message)
 
     def refuse(self, refusal: ipc.ActivationRefused) -> None:
         """Answer every request held for the model, in every worker, with this."""
@@ -277,6 +294,8 @@ class WorkerPool:
                 config=self._worker_config,
             )
         )
+        for part in self._keys.whole():
+            seat.process.send(part)
         # Before it listens, so that its first request already meets a table.
         seat.process.send(self._table)
 
