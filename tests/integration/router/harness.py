@@ -36,8 +36,8 @@ class Heard:
         self.unwants.append(model)
         self.changed.set()
 
-    def applied(self, update: TableUpdate) -> None:
-        self.applies.append(update.seq)
+    def applied(self, seq: int) -> None:
+        self.applies.append(seq)
         self.changed.set()
 
     def drained(self, endpoint_ids: frozenset[str]) -> None:

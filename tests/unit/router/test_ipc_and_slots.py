@@ -111,23 +111,24 @@ def row(name: str, *, draining: bool = False) -> ipc.EndpointRow:
 
 def test_a_slot_changes_hands_only_when_nobody_can_write_to_it(slots: Slots) -> None:
     book = SlotBook(slots)
-    placed, homeless = book.assign([row(name) for name in "abcd"], seq=1)
+    placed, homeless = book.assign([row(name) for name in "abcd"])
     assert not homeless
     assert len({made.slot for made in placed}) == 4
     slot_a = placed[0].slot
     assert slot_a is not None
     slots.column_of(2, IN_FLIGHT)[slot_a] = 1
     slots.column_of(2, PICKS)[slot_a] = 8
+    book.retire(["a"], seq=2)
     # a leaves, e comes: no room, until all have applied push 2 and a's last request is over.
-    assert book.assign([row(name) for name in "bcde"], seq=2)[1] == [row("e")]
+    assert book.assign([row(name) for name in "bcde"])[1] == [row("e")]
     book.reclaim(applied_seq=1)
-    assert book.assign([row(name) for name in "bcde"], seq=3)[1] == [row("e")]
+    assert book.assign([row(name) for name in "bcde"])[1] == [row("e")]
     book.reclaim(applied_seq=3)
-    assert book.assign([row(name) for name in "bcde"], seq=4)[1] == [row("e")]
+    assert book.assign([row(name) for name in "bcde"])[1] == [row("e")]
     assert book.in_flight("a") == 1
     slots.column_of(2, IN_FLIGHT)[slot_a] = 0
     book.reclaim(applied_seq=4)
-    placed, homeless = book.assign([row(name) for name in "bcde"], seq=5)
+    placed, homeless = book.assign([row(name) for name in "bcde"])
     assert not homeless
     assert placed[3].slot == slot_a
     assert slots.activity(slot_a).picks == 0
@@ -135,11 +136,11 @@ def test_a_slot_changes_hands_only_when_nobody_can_write_to_it(slots: Slots) -> 
 
 def test_an_endpoint_that_comes_back_finds_its_past(slots: Slots) -> None:
     book = SlotBook(slots)
-    (first,), _ = book.assign([row("a")], seq=1)
+    (first,), _ = book.assign([row("a")])
     assert first.slot is not None
     slots.column_of(0, PICKS)[first.slot] = 3
-    book.assign([], seq=2)
-    (again,), _ = book.assign([row("a", draining=True)], seq=3)
+    book.retire(["a"], seq=2)
+    (again,), _ = book.assign([row("a", draining=True)])
     book.reclaim(applied_seq=3)
     assert again.slot == first.slot
     assert [(made.draining, activity.picks) for made, activity in book.activity()] == [(True, 3)]

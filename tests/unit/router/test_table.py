@@ -5,10 +5,10 @@ from llmgw_router.core.table import (
     EndpointRow,
     ModelRow,
     Waiting,
-    build,
     held_share,
     while_cold,
 )
+from llmgw_router.core.table_index import build
 
 
 def row(

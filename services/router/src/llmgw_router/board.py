@@ -48,8 +48,8 @@ class Board:
         draining = {key for key, row in routes.endpoints.items() if row.draining}
         self._drained &= draining
         update = TableUpdate(
-            endpoints=tuple(routes.endpoints[key] for key in sorted(routes.endpoints)),
-            models=tuple(routes.models[key].row for key in sorted(routes.models)),
+            endpoints=tuple(routes.endpoints.values()),
+            models=tuple(entry.row for entry in routes.models.values()),
             term=routes.term,
             version=routes.version,
         )

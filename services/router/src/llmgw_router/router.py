@@ -22,7 +22,7 @@ from llmgw_router.core.endpoints import static_table
 from llmgw_router.core.learned import CatalogEntry, Routes
 from llmgw_router.leader import LeaderFollower
 from llmgw_router.loops import keep_routes, use_kept_routes
-from llmgw_router.relay.ipc import AccessRecord, TableUpdate
+from llmgw_router.relay.ipc import AccessRecord
 from llmgw_router.settings import RouterSettings
 from llmgw_router.supervisor.ports import PortTaken
 from llmgw_router.supervisor.workers import PoolConfig, WorkerPool
@@ -69,7 +69,7 @@ class Router:
         if self.activations is not None:
             self.activations.unwant(model)
 
-    def applied(self, update: TableUpdate) -> None:
+    def applied(self, seq: int) -> None:
         self.board.applied()
 
     def drained(self, endpoint_ids: frozenset[str]) -> None:

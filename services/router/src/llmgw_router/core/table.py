@@ -1,10 +1,10 @@
 """The routing table: what is configured, and where it answers. One immutable snapshot at a time.
 
-Rows are what the supervisor sends; a Table is built from them once per push, and a request keeps
-the snapshot it began with.
+Rows are what the supervisor sends; core/table_index.py makes targets of them, and a request keeps
+the target it began with.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
 
@@ -87,32 +87,6 @@ class Table:
 
 
 EMPTY = Table({}, {})
-
-
-def build(endpoints: Iterable[EndpointRow], models: Iterable[ModelRow]) -> Table:
-    """A table from rows. An endpoint whose model no row names brings the model with it (static mode).
-
-    A model's own name beats anybody's alias; of two models with one alias the first by name wins,
-    so that all workers agree.
-    """
-    by_id = {row.endpoint_id: row for row in endpoints}
-    routable: dict[str, list[str]] = {}
-    for row in by_id.values():
-        if row.slot is None:
-            continue
-        for name in (row.model, *row.also_models):
-            ids = routable.setdefault(name, [])
-            if not row.draining:
-                ids.append(row.endpoint_id)
-    rows = {row.name: row for row in models}
-    for name in routable.keys() - rows.keys():
-        rows[name] = ModelRow(name=name)
-    targets = {name: Target(row, tuple(sorted(routable.get(name, ())))) for name, row in rows.items()}
-    by_name = dict(targets)
-    for name in sorted(targets):
-        for alias in rows[name].aliases:
-            by_name.setdefault(alias, targets[name])
-    return Table(by_name, by_id)
 
 
 class Waiting(Enum):

@@ -1,8 +1,8 @@
 """The channel between the supervisor and one relay worker: frames of length-prefixed msgpack.
 
-Both ends are one build of one program, so there is no versioning here. Whole snapshots
-travel down, never differences: a worker that was restarted, or that missed nothing, ends up
-the same. What goes up are facts the worker alone knows; losing one costs at most a tick.
+Both ends are one build of one program, so there is no versioning here. A worker begins with whole
+snapshots; of the table, which may be long, it is then sent what differs. What goes up are facts the
+worker alone knows; losing one costs at most a tick.
 """
 
 import struct
@@ -66,6 +66,18 @@ class TableUpdate(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     version: int | None = None
     #: Counts pushes of one supervisor; set by the WorkerPool.
     seq: int = 0
+
+
+class TableDelta(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """What differs from push `seq` - 1, which this worker has: the channel keeps order and loses nothing."""
+
+    endpoints: tuple[EndpointRow, ...] = ()
+    models: tuple[ModelRow, ...] = ()
+    gone_endpoints: tuple[str, ...] = ()
+    gone_models: tuple[str, ...] = ()
+    term: int | None = None
+    version: int | None = None
+    seq: int
 
 
 class Drain(msgspec.Struct, frozen=True, kw_only=True, tag=True):
@@ -205,7 +217,7 @@ class ModelCounts(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     models: tuple[ModelCount, ...]
 
 
-Down = Configure | Reconfigure | TableUpdate | KeysUpdate | Drain | Stop | ActivationRefused
+Down = Configure | Reconfigure | TableUpdate | TableDelta | KeysUpdate | Drain | Stop | ActivationRefused
 Up = Started | Applied | Want | Unwant | DrainedEndpoints | LogLines | AccessRecords | ModelCounts
 
 decode_down = msgspec.msgpack.Decoder(Down).decode

@@ -4,7 +4,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from llmgw_router.core.table import EndpointRow, ModelRow, build
+from llmgw_router.core.table import EndpointRow, ModelRow
+from llmgw_router.core.table_index import Change, TableIndex
 from llmgw_router.relay import ipc
 from llmgw_router.relay.endpoint import EngineEndpoint
 from llmgw_router.relay.slots import COUNTER, Slots
@@ -29,6 +30,7 @@ class LiveRoutes:
     def __init__(self, hub: "Hub", slots: Slots) -> None:
         self._hub = hub
         self._slots = slots
+        self._index = TableIndex()
         #: Model names and aliases alike.
         self.targets: dict[str, LiveTarget] = {}
         self._endpoints: dict[str, EngineEndpoint] = {}
@@ -43,47 +45,70 @@ class LiveRoutes:
         return self._endpoints.values()
 
     def apply(self, update: ipc.TableUpdate) -> None:
-        """Swap the table. From here on no pick is made from the old one."""
+        """Swap the table for a whole one. From here on no pick is made from the old one."""
+        self._change(self._index.difference(update.endpoints, update.models), update)
+
+    def apply_delta(self, delta: ipc.TableDelta) -> None:
+        """Change what differs from the push before. From here on no pick is made from the old rows."""
+        self._change(
+            Change(
+                endpoints=delta.endpoints,
+                models=delta.models,
+                gone_endpoints=frozenset(delta.gone_endpoints),
+                gone_models=frozenset(delta.gone_models),
+            ),
+            delta,
+        )
+
+    def _change(self, change: Change, push: ipc.TableUpdate | ipc.TableDelta) -> None:
         hub = self._hub
-        table = build(update.endpoints, update.models)
-        for endpoint_id, row in table.endpoints.items():
+        self._seq = push.seq
+        names = self._index.change(change)
+        leaving: list[EngineEndpoint] = []
+        for row in change.endpoints:
             if row.slot is not None:
-                self._upsert(endpoint_id, row)
-        drained: list[str] = []
-        self._seq = update.seq
-        for endpoint_id in list(self._endpoints):
-            endpoint = self._endpoints[endpoint_id]
-            if endpoint_id not in table.endpoints:
-                del self._endpoints[endpoint_id]
-                endpoint.leaving = True
-            if endpoint.leaving:
-                endpoint.close_idle()
-                if not endpoint.in_flight:
-                    drained.append(endpoint_id)
+                endpoint = self._upsert(row)
+                if endpoint.leaving:
+                    leaving.append(endpoint)
+        for endpoint_id in change.gone_endpoints:
+            gone = self._endpoints.pop(endpoint_id, None)
+            if gone is not None:
+                gone.leaving = True
+                leaving.append(gone)
+        self._retarget(names)
+        hub.counters[_APPLIED] += 1
+        hub.tell(ipc.Applied(seq=push.seq, term=push.term, version=push.version))
+        for endpoint in leaving:
+            endpoint.close_idle()
+        drained = tuple(endpoint.name for endpoint in leaving if not endpoint.in_flight)
+        if drained:
+            hub.tell(ipc.DrainedEndpoints(seq=push.seq, endpoint_ids=drained))
+        hub.room.table_changed()
+
+    def _retarget(self, names: Iterable[str]) -> None:
         live: dict[int, LiveTarget] = {}
-        targets: dict[str, LiveTarget] = {}
-        for name, target in table.by_name.items():
+        for name in names:
+            target = self._index.targets.get(name)
+            if target is None:
+                self.targets.pop(name, None)
+                continue
             made = live.get(id(target))
             if made is None:
                 endpoints = tuple(self._endpoints[endpoint_id] for endpoint_id in target.endpoint_ids)
                 made = live[id(target)] = LiveTarget(target.model, endpoints)
-            targets[name] = made
-        self.targets = targets
-        hub.counters[_APPLIED] += 1
-        hub.tell(ipc.Applied(seq=update.seq, term=update.term, version=update.version))
-        if drained:
-            hub.tell(ipc.DrainedEndpoints(seq=update.seq, endpoint_ids=tuple(drained)))
-        hub.room.table_changed()
+            self.targets[name] = made
 
-    def _upsert(self, endpoint_id: str, row: EndpointRow) -> None:
-        endpoint = self._endpoints.get(endpoint_id)
+    def _upsert(self, row: EndpointRow) -> EngineEndpoint:
+        endpoint = self._endpoints.get(row.endpoint_id)
         if endpoint is None:
-            self._endpoints[endpoint_id] = EngineEndpoint(row, self._slots, self._hub.worker, self._drained)
+            endpoint = EngineEndpoint(row, self._slots, self._hub.worker, self._drained)
+            self._endpoints[row.endpoint_id] = endpoint
         elif endpoint.row != row:
             before = endpoint.row
             endpoint.update(row)
             if (before.host, before.port, before.tls) != (row.host, row.port, row.tls):
                 endpoint.close_idle()
+        return endpoint
 
     def _drained(self, endpoint: EngineEndpoint) -> None:
         self._hub.tell(ipc.DrainedEndpoints(seq=self._seq, endpoint_ids=(endpoint.name,)))

@@ -136,6 +136,8 @@ class Slots:
         self._row_cells = _COUNTER_ROOM + _FIELDS * capacity
         self._map = mmap.mmap(fd, self.size_bytes(workers, capacity))
         self._cells = memoryview(self._map).cast("q")
+        #: Handed out again and again: ten thousand endpoints see the same few columns.
+        self._columns: dict[tuple[int, int], memoryview] = {}
 
     @staticmethod
     def size_bytes(workers: int, capacity: int) -> int:
@@ -149,6 +151,8 @@ class Slots:
         return cls(fd, workers=workers, capacity=capacity)
 
     def close(self) -> None:
+        for column in self._columns.values():
+            column.release()
         self._cells.release()
         self._map.close()
         os.close(self.fd)
@@ -160,8 +164,11 @@ class Slots:
 
     def column_of(self, worker: int, field: int) -> memoryview:
         """Writable view of one field of one worker, indexed by slot."""
-        start = worker * self._row_cells + _COUNTER_ROOM + field * self.capacity
-        return self._cells[start : start + self.capacity]
+        known = self._columns.get((worker, field))
+        if known is None:
+            start = worker * self._row_cells + _COUNTER_ROOM + field * self.capacity
+            known = self._columns[worker, field] = self._cells[start : start + self.capacity]
+        return known
 
     def activity(self, slot: int) -> EndpointActivity:
         """Sums and newest touch of one slot over all workers."""

@@ -87,6 +87,9 @@ class Worker:
                 self._hub.routes.apply(message)
                 if self._serving is None:
                     self._serving = self._loop.create_task(self._serve(self._hub))
+            case ipc.TableDelta():
+                assert self._hub is not None
+                self._hub.routes.apply_delta(message)
             case ipc.KeysUpdate():
                 assert self._hub is not None
                 self._hub.access.update(message)

@@ -23,11 +23,10 @@ class SlotBook:
         #: Endpoints gone from the table, by the push that left them out.
         self._retired: dict[str, int] = {}
 
-    def assign(self, rows: Iterable[EndpointRow], *, seq: int) -> tuple[list[EndpointRow], list[EndpointRow]]:
-        """Rows of push `seq` with their slots, and those for which no slot was left."""
+    def assign(self, rows: Iterable[EndpointRow]) -> tuple[list[EndpointRow], list[EndpointRow]]:
+        """New or changed rows with their slots, and those for which no slot was left."""
         placed: list[EndpointRow] = []
         homeless: list[EndpointRow] = []
-        present: set[str] = set()
         for row in rows:
             slot = self._slot_of.get(row.endpoint_id)
             if slot is None:
@@ -35,14 +34,17 @@ class SlotBook:
                     homeless.append(row)
                     continue
                 slot = self._slot_of[row.endpoint_id] = self._free.pop()
-            present.add(row.endpoint_id)
             self._retired.pop(row.endpoint_id, None)
             with_slot = msgspec.structs.replace(row, slot=slot)
             self._row_of[row.endpoint_id] = with_slot
             placed.append(with_slot)
-        for endpoint_id in self._slot_of.keys() - present:
-            self._retired.setdefault(endpoint_id, seq)
         return placed, homeless
+
+    def retire(self, endpoint_ids: Iterable[str], *, seq: int) -> None:
+        """Push `seq` is the first without these."""
+        for endpoint_id in endpoint_ids:
+            if endpoint_id in self._slot_of:
+                self._retired.setdefault(endpoint_id, seq)
 
     def reclaim(self, *, applied_seq: int) -> None:
         """Free the columns of retired endpoints that every worker has forgotten (`applied_seq` by all)."""

@@ -23,6 +23,7 @@ from llmgw_router.supervisor.key_book import KeyBook
 from llmgw_router.supervisor.link import WorkerProcess
 from llmgw_router.supervisor.model_counts import ModelCounts
 from llmgw_router.supervisor.ports import Address, Reservation, address_of, listen_beside, reserve
+from llmgw_router.supervisor.pushes import Pushes
 from llmgw_router.supervisor.slot_book import SlotBook
 from llmgw_router.supervisor.tally import Tally
 
@@ -47,7 +48,7 @@ class PoolConfig:
     cold_socket: str
     config: WorkerConfig = field(default_factory=WorkerConfig)
     #: Most endpoints of one router; each costs 40 bytes a worker.
-    slot_capacity: int = 4096
+    slot_capacity: int = 16_384
     backlog: int = 4096
     start_timeout_s: float = 20.0
 
@@ -61,8 +62,8 @@ class WorkerEvents(Protocol):
     def unwant(self, model: str) -> None:
         """Nobody waits for it any more."""
 
-    def applied(self, update: ipc.TableUpdate) -> None:
-        """Every worker picks from this push, or a later one."""
+    def applied(self, seq: int) -> None:
+        """Every worker picks from push `seq`, or a later one."""
 
     def drained(self, endpoint_ids: frozenset[str]) -> None:
         """Draining at every worker, and nothing of this router runs there. Told once per drain mark."""
@@ -114,7 +115,7 @@ class WorkerPool:
         self._reserved: Reservation | None = None
         #: What every worker is told, and every successor of one.
         self._worker_config = config.config
-        self._table = ipc.TableUpdate()
+        self._pushes = Pushes(self._book)
         self._tally = Tally()
         self._keys = KeyBook()
         #: Finished requests by model, of all workers and their predecessors.
@@ -168,9 +169,9 @@ class WorkerPool:
                 seat.process.send(ipc.Reconfigure(config=config))
 
     def push_table(self, update: ipc.TableUpdate) -> None:
-        """Give every worker a whole table. Slots are assigned here; `seq` is counted here."""
-        seq = self._table.seq + 1
-        rows, homeless = self._book.assign(update.endpoints, seq=seq)
+        """Put a whole table in force; every worker is sent what differs. `seq` is counted here."""
+        delta = self._pushes.push(update)
+        homeless = self._pushes.homeless
         if homeless:
             logger.error(
                 "%d endpoints left out of the table: only %d fit; first: %s. Raise slot_capacity.",
@@ -178,13 +179,10 @@ class WorkerPool:
                 self._config.slot_capacity,
                 homeless[0].endpoint_id,
             )
-        self._table = ipc.TableUpdate(
-            endpoints=tuple(rows), models=update.models, term=update.term, version=update.version, seq=seq
-        )
-        self._tally.marked(row.endpoint_id for row in rows if row.draining)
+        self._tally.marked(self._pushes.draining)
         for seat in self._seats:
             if seat.process is not None:
-                seat.process.send(self._table)
+                seat.process.send(delta)
 
     def push_keys(self, rows: Iterable[KeyRow], gone: Iterable[bytes] = (), *, whole: bool) -> None:
         """Give every worker the keys, all of them or what has changed."""
@@ -297,7 +295,7 @@ class WorkerPool:
         for part in self._keys.whole():
             seat.process.send(part)
         # Before it listens, so that its first request already meets a table.
-        seat.process.send(self._table)
+        seat.process.send(self._pushes.whole())
 
     def _exited(self, seat: _Seat, returncode: int) -> None:
         pid = seat.process.pid if seat.process else None
@@ -391,9 +389,9 @@ class WorkerPool:
         by_all = self._tally.applied_by_all
         if by_all is not None:
             self._book.reclaim(applied_seq=by_all)
-        newest = self._table.seq
+        newest = self._pushes.seq
         if self._tally.newly_applied(newest):
-            self._events.applied(self._table)
+            self._events.applied(newest)
         done = self._tally.newly_drained(newest, self._book.in_flight)
         if done:
             self._events.drained(done)
