@@ -15,7 +15,6 @@ from llmgw_controller.core.plan import Change, PutEvent, Severity
 from llmgw_controller.core.rows import Stored
 from llmgw_controller.core.state import ControllerSeen, Intervals, Snapshot, Watched
 from llmgw_controller.core.watching import watch
-from llmgw_controller.demand_book import DemandBook
 from llmgw_controller.fleet import Fleet
 from llmgw_controller.history import StatusRecorder
 from llmgw_controller.leadership import Tenure
@@ -82,7 +81,6 @@ class Reign:
         self.fleet = Fleet(tenure, self.ledger, self.hints, rules.mirror_urls, world.clock, self._learns)
         self.board = RoutesBoard(tenure.term)
         self.activations = Activations(tenure, self.ledger)
-        self.demand = DemandBook(tenure.started)
         self._activity = ActivityLoop(world.activity, self.ledger, world.clock, rules.activity_tick_s)
         self._awake = Wakefulness(world.clock, tenure.now)
         self._watched = Watched()
