@@ -1,0 +1,160 @@
+"""Who has seen the beginning of a prompt: chained hashes of its text, in a bounded map. Pure.
+
+An engine that has computed a prefix need not compute it again; a prompt sent elsewhere must. A prompt is
+cut at fixed places, each block's hash goes into the next one's, and the map says for each hash which
+endpoints were sent a prompt that began so. The hash is a stable one (CRC-32): workers share no map, but
+prompts that none of them knows find the same place in all of them (picking.py).
+
+Keys hold the scope (pool, model, tenant) beside the hash (HO24). A collision, one in 2^32 within a
+scope, costs a computed prefix and nothing else.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Final
+from zlib import crc32
+
+from llmgw_router.core.config import Choosing
+
+#: Where a prompt is cut, in bytes of its canonical text: finely where most prompts differ, coarsely far
+#: behind. The first cut is about 64 tokens: what is shorter is computed faster than it is looked up.
+CUTS: Final = (
+    256,
+    *range(512, 8 * 1024 + 1, 512),
+    *range(10 * 1024, 32 * 1024 + 1, 2 * 1024),
+    *range(40 * 1024, 128 * 1024 + 1, 8 * 1024),
+)
+#: As much of a prompt as is ever looked at.
+MOST_BYTES: Final = CUTS[-1]
+
+#: A prefix may be known to this many endpoints: a busy one spills over, and comes back.
+_OWNERS: Final = 4
+
+
+class Match:
+    """What is known of one prompt or session, for picking.pick."""
+
+    __slots__ = ("chain", "fresh", "place", "policy", "worth")
+
+    def __init__(self, chain: Sequence[int], place: int, policy: str) -> None:
+        #: Keys of the map, shortest prefix first; empty where nothing can be learnt.
+        self.chain = chain
+        #: Where it belongs among equals.
+        self.place = place
+        #: How a pick is called that `worth` has decided.
+        self.policy = policy
+        #: Endpoint -> requests of load that what it knows outweighs.
+        self.worth: Mapping[str, float] = {}
+        #: How many keys, from the first on, are fresh in the map, all with these same owners.
+        self.fresh: tuple[int, tuple[str, ...]] = (0, ())
+
+
+def scope_of(pools: tuple[str, ...] | None, model: str, tenant: str | None) -> int:
+    """A number for (pool, model, tenant): the same in every worker and router."""
+    names = "\x1f".join(("\x1e".join(pools or ()), model, tenant or ""))
+    return crc32(names.encode("utf-8", "surrogatepass"))
+
+
+def chain_of(text: bytes, scope: int) -> list[int]:
+    """Keys of the prefixes of `text`, shortest first; what lies behind the last cut is left out."""
+    size = len(text)
+    keys: list[int] = []
+    high = scope << 32
+    value = scope
+    at = 0
+    for cut in CUTS:
+        if cut > size:
+            break
+        value = crc32(text[at:cut], value)
+        keys.append(high | value)
+        at = cut
+    return keys
+
+
+def session_key(session: bytes, scope: int) -> int:
+    """The key of a session. A bit above the scope's keeps it apart from prompts."""
+    return 1 << 64 | scope << 32 | crc32(session, scope)
+
+
+class PrefixMap:
+    """Key -> names of the endpoints that know it, the latest first.
+
+    Two generations instead of a list in order of use: what is used moves into the young one, and when
+    that is full it becomes the old one, whose rest is forgotten. A look-up then writes nothing.
+    """
+
+    def __init__(self, entries: int) -> None:
+        self._half = max(1, entries // 2)
+        self._young: dict[int, tuple[str, ...]] = {}
+        self._old: dict[int, tuple[str, ...]] = {}
+
+    def __len__(self) -> int:
+        return len(self._young) + len(self._old)
+
+    def resize(self, entries: int) -> None:
+        """Another bound from now on."""
+        self._half = max(1, entries // 2)
+
+    def find(self, match: Match, rules: Choosing) -> None:
+        """Fill in who knows how much of it."""
+        young, old = self._young.get, self._old.get
+        depths: dict[str, int] = {}
+        last: tuple[str, ...] | None = None
+        known = fresh = 0
+        for key in match.chain:
+            owners = young(key)
+            if owners is None:
+                owners = old(key)
+                if owners is None:
+                    break
+            elif fresh == known and (owners is last or last is None):
+                fresh += 1
+            if owners is not last:
+                if last is not None:
+                    for name in last:
+                        depths[name] = known
+                last = owners
+            known += 1
+        if last is None:
+            return
+        for name in last:
+            depths[name] = known
+        each = rules.prefix_worth / 1024
+        match.worth = {name: CUTS[depth - 1] * each for name, depth in depths.items()}
+        match.fresh = (fresh, last if fresh == known else ())
+
+    def find_session(self, match: Match) -> None:
+        """The same for a session: who served it last outweighs any load within the bound."""
+        (key,) = match.chain
+        owners = self._young.get(key) or self._old.get(key)
+        if owners is not None:
+            match.worth = {owners[0]: float("inf")}
+
+    def learn(self, match: Match, name: str) -> None:
+        """A prompt with these keys goes to this endpoint."""
+        chain = match.chain
+        known, owners = match.fresh
+        start = known if owners and owners[0] == name else 0
+        if start == len(chain):
+            return
+        if len(self._young) + len(chain) - start > self._half:
+            # Before a chain, never within one: its short prefixes must not be forgotten before its long ones.
+            self._old, self._young = self._young, {}
+            start = 0
+        young, old = self._young, self._old
+        before: tuple[str, ...] | None = None
+        alone: tuple[str, ...] = (name,)
+        mine = alone
+        for key in chain[start:]:
+            owners_now = young.get(key)
+            if owners_now is None:
+                owners_now = old.get(key)
+            if owners_now is None:
+                young[key] = alone
+            elif owners_now[0] == name:
+                young[key] = owners_now
+            else:
+                if owners_now is not before:
+                    before = owners_now
+                    others = [one for one in owners_now if one != name]
+                    mine = (name, *others[: _OWNERS - 1])
+                young[key] = mine
