@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 
 from llmgw_controller.core.plan import PutActivation
 from llmgw_controller.core.rows import ActivationRow
+from llmgw_controller.demand_book import DemandBook
 from llmgw_controller.leadership import Tenure
 from llmgw_controller.ledger import Ledger
 from llmgw_kit.ids import ModelId, RouterId
@@ -36,6 +37,8 @@ class Activations:
         self._tenure = tenure
         self._ledger = ledger
         self._waiting: list[Waiting] = []
+        #: How the asks of this term ended.
+        self.demand = DemandBook(tenure.started)
         self._passed = asyncio.Event()
         self._noted_at: dict[ModelId, float] = {}
 

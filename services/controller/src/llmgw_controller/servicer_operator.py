@@ -3,6 +3,7 @@
 from llmgw.v1 import operator_pb2 as pb
 from llmgw.v1 import operator_pb2_grpc
 from llmgw_controller.operator.benchmarks import Benchmarks
+from llmgw_controller.operator.demand import Demand
 from llmgw_controller.operator.desk import Context
 from llmgw_controller.operator.doctor import Doctor
 from llmgw_controller.operator.events import Events
@@ -25,6 +26,7 @@ class OperatorServicer(
     Nodes,
     Routers,
     Room,
+    Demand,
     WeightsCalls,
     Logs,
     Benchmarks,

@@ -121,12 +121,16 @@ class RoutingServicer(routing_pb2_grpc.RoutingServiceServicer):
         await reign.ledger.until_known(READ_WAIT_S)
         model = reign.ledger.catalog.resolve(request.model)
         if model is None:
-            yield self._told(
-                reign, Refused("model_not_found", f"{request.model} is not in the catalog", None)
-            )
+            refused = Refused("model_not_found", f"{request.model} is not in the catalog", None)
+            with reign.activations.demand.asking(request.model, request.waiting, reign.tenure.now) as asking:
+                asking.decision = refused
+                yield self._told(reign, refused)
             return
         said: pb.ActivateResponse | None = None
-        with reign.activations.waiting(model.name, RouterId(request.router_id), request.waiting):
+        with (
+            reign.activations.demand.asking(model.name, request.waiting, reign.tenure.now) as asking,
+            reign.activations.waiting(model.name, RouterId(request.router_id), request.waiting),
+        ):
             while True:
                 if self._office.reign is not reign:
                     raise self._office.not_leading()
@@ -150,6 +154,8 @@ class RoutingServicer(routing_pb2_grpc.RoutingServiceServicer):
                     await reign.activations.next_pass().wait()
                     continue
                 message = self._told(reign, decision)
+                # Before it is told: who has heard the end may close the stream in the same moment.
+                asking.decision = None if isinstance(decision, Pending) else decision
                 if message != said:
                     said = message
                     yield message

@@ -1,6 +1,7 @@
 """Holdings and receipts as JSON with stable names, only ever added to."""
 
 from llmgw.v1 import operator_pb2 as pb
+from llmgw_controller.cli import words
 from llmgw_controller.cli.as_json import Json, head, opt
 from llmgw_controller.cli.as_json_status import holding
 from llmgw_controller.cli.text import iso
@@ -54,4 +55,40 @@ def evictions(answer: pb.ListEvictionsResponse) -> Json:
             }
             for row in answer.evictions
         ]
+    }
+
+
+def demand(answer: pb.DemandResponse) -> Json:
+    """`held` is null while a member router is not heard; `availability` is null of what is no model."""
+    return head("demand", answer.info) | {
+        "since": iso(answer.since_unix_s),
+        "held_unknown": answer.held_unknown,
+        "forgotten": answer.forgotten,
+        "demand": [
+            {
+                "model": row.model,
+                "availability": words.availability(row.availability)
+                if row.HasField("availability")
+                else None,
+                "reason": opt(row, "reason"),
+                "eta_seconds": opt(row, "eta_s"),
+                "held": opt(row, "held"),
+                "waiting_routers": row.waiting_routers,
+                "asks": row.asks,
+                "served": row.served,
+                "refused": row.refused,
+                "given_up": row.given_up,
+                "most_waiting": row.most_waiting,
+                "first_asked": iso(opt(row, "first_asked_unix_s")),
+                "last_asked": iso(opt(row, "last_asked_unix_s")),
+                "refusal": {
+                    "code": row.refused_code,
+                    "text": row.refused_text,
+                    "at": iso(opt(row, "refused_unix_s")),
+                }
+                if row.HasField("refused_code")
+                else None,
+            }
+            for row in answer.rows
+        ],
     }

@@ -1,4 +1,4 @@
-"""The commands on room: what could be let go, and who has left for whom."""
+"""The commands on room: what could be let go, who has left for whom, and what was asked for in vain."""
 
 import time
 
@@ -9,6 +9,7 @@ from llmgw_controller.cli import as_json_room
 from llmgw_controller.cli.page import Page
 from llmgw_controller.cli.session import Session
 from llmgw_controller.cli.times import Span
+from llmgw_controller.cli.views import demand as demand_view
 from llmgw_controller.cli.views import evictions as evictions_view
 from llmgw_controller.cli.views import reclaim as reclaim_view
 
@@ -71,4 +72,20 @@ def evictions(session: Session, *, since: float | None, model: str | None) -> No
     session.show(lambda stub: stub.ListEvictions(request, timeout=10), render, as_json_room.evictions)
 
 
-ALL = (reclaim, evictions)
+@click.command()
+@click.option("--model", help="Only this name, also one that is no model.")
+@click.pass_obj
+def demand(session: Session, model: str | None) -> None:
+    """What was asked for that was not up.
+
+    Per model: held, served, refused, first and last asked; the other side of `reclaim`."""
+
+    def render(page: Page, answer: pb.DemandResponse) -> int:
+        demand_view.render(page, answer)
+        return 0
+
+    request = pb.DemandRequest(model=model)
+    session.show(lambda stub: stub.Demand(request, timeout=10), render, as_json_room.demand)
+
+
+ALL = (reclaim, evictions, demand)
