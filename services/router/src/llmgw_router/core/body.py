@@ -137,3 +137,33 @@ def _top_level_models(body: bytes) -> list[int]:
 def _spells_model(literal: bytes) -> bool:
     # Six escapes of six bytes at most: longer ones cannot spell it.
     return b"\\" in literal and len(literal) <= 32 and bool(msgspec.json.decode(literal) == "model")
+
+
+class _Continuing(msgspec.Struct):
+    previous_response_id: str | None = None
+
+
+_decode_continuing = msgspec.json.Decoder(_Continuing).decode
+
+
+def continued_response(body: bytes | bytearray) -> str | None:
+    """The top-level `previous_response_id` of a body that model_of has accepted; None where it has none.
+
+    Looked for in the first and the last 64 KiB only: a place where the router sends it is at stake, and not
+    what is sent."""
+    if (
+        b'"previous_response_id"' not in body[:_NEAR_BYTES]
+        and b'"previous_response_id"' not in body[-_NEAR_BYTES:]
+    ):
+        return None
+    if len(body) > 16 * _NEAR_BYTES:
+        found = _CONTINUED.search(body, 0, _NEAR_BYTES) or _CONTINUED.search(body, len(body) - _NEAR_BYTES)
+        return None if found is None else found.group(1).decode("latin-1")
+    try:
+        return _decode_continuing(body).previous_response_id
+    except (msgspec.DecodeError, RecursionError):
+        return None
+
+
+_NEAR_BYTES = 65536
+_CONTINUED = re.compile(rb'"previous_response_id"\s*:\s*"([A-Za-z0-9_.-]{1,140})"')

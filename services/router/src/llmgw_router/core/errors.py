@@ -32,12 +32,14 @@ _SERVER = "server_error"
 _UPSTREAM = "upstream_error"
 
 MALFORMED_JSON = Kind("malformed_json", 400, _INVALID, None)
+BAD_FORM = Kind("bad_form", 400, _INVALID, None)
 BAD_MODEL = Kind("bad_model", 400, _INVALID, None, param="model")
 BAD_PROFILE = Kind("profile_not_available", 400, _INVALID, "profile_not_available")
 BAD_REQUEST = Kind("bad_request", 400, _INVALID, None, close=True)
 #: One for no key, an unknown, a revoked and an expired one (W03).
 INVALID_KEY = Kind("invalid_api_key", 401, _INVALID, "invalid_api_key")
 MODEL_NOT_FOUND = Kind("model_not_found", 404, _INVALID, "model_not_found", param="model")
+RESPONSE_NOT_FOUND = Kind("response_not_found", 404, _INVALID, "response_not_found")
 METHOD_NOT_ALLOWED = Kind("method_not_allowed", 405, _INVALID, "method_not_allowed")
 REQUEST_TIMEOUT = Kind("request_timeout", 408, _INVALID, "request_timeout", close=True)
 TOO_LARGE = Kind("request_too_large", 413, _INVALID, "request_too_large", close=True)

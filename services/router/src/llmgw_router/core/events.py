@@ -9,6 +9,7 @@ import re
 import msgspec
 
 from llmgw_router.core.errors import Kind, body
+from llmgw_router.core.first_event import Failure, failure_of
 from llmgw_router.core.routes import Dialect
 
 _json = msgspec.json.Encoder().encode
@@ -17,6 +18,13 @@ _TAIL_BYTES = 64
 #: Any two line ends in a row. CRLF is one line end, so it needs company.
 _BLANK = (b"\n\n", b"\r\r", b"\n\r", b"\n\r\n", b"\r\r\n")
 _SEQUENCE = re.compile(rb'"sequence_number"\s*:\s*(\d+)')
+
+#: An event that begins as errors do in one API or another.
+_ERROR_LINE = re.compile(
+    rb'(?:^|[\r\n])data:[ ]?(\{\s*"(?:error"\s*:\s*[{"]|object"\s*:\s*"error"'
+    rb'|type"\s*:\s*"(?:error|response\.failed)")'
+    rb"[^\r\n]*)"
+)
 
 #: What the last events of a finished stream hold.
 _ENDINGS: dict[Dialect, tuple[bytes, ...]] = {
@@ -29,11 +37,13 @@ _ENDINGS: dict[Dialect, tuple[bytes, ...]] = {
 class EventTail:
     """The end of what was relayed so far."""
 
-    __slots__ = ("_dialect", "_finished", "_sequence", "_tail")
+    __slots__ = ("_before", "_dialect", "_finished", "_last", "_sequence", "_tail")
 
     def __init__(self, dialect: Dialect) -> None:
         self._dialect = dialect
         self._tail = b""
+        #: The last two pieces, kept as they are.
+        self._last = self._before = b""
         self._finished = False
         self._sequence: bytes | None = None
 
@@ -42,6 +52,7 @@ class EventTail:
         self._tail = (
             payload[-_TAIL_BYTES:] if len(payload) >= _TAIL_BYTES else (self._tail + payload)[-_TAIL_BYTES:]
         )
+        self._before, self._last = self._last, payload
         if self._dialect is not Dialect.CHAT:
             self._note_typed(payload)
 
@@ -57,6 +68,16 @@ class EventTail:
     def finished(self) -> bool:
         """Whether the stream had said its last word: its end, however it came, is an end."""
         return self._finished or any(ending in self._tail for ending in _ENDINGS[self._dialect])
+
+    def failure(self) -> Failure | None:
+        """What the engine said in its last words, where that was an error; asked once, at the end (HO02)."""
+        if b"error" not in self._last and b"error" not in self._before:
+            return None
+        for match in _ERROR_LINE.finditer(self._before + self._last):
+            failure = failure_of(match.group(1))
+            if failure is not None:
+                return failure
+        return None
 
     def interruption(self, kind: Kind, message: str) -> bytes:
         """The error event, on its own: an event left open is closed by a blank line first."""

@@ -150,7 +150,7 @@ def _net(body: Bytes, at: int, end: int) -> Generator[None, None, int]:
 
 
 def _top_level_spelled(body: Bytes, start: int) -> Generator[None, None, list[int]]:
-    """Where each key at depth one ends that means `model`, escapes undone. String by string, as it is rare."""
+    """Where each key at depth one ends that means `model`, escapes undone. String by string: rare."""
     tops: list[int] = []
     depth, at, strings = 0, start, 0
     while True:

@@ -32,6 +32,7 @@ from llmgw_router.core.heads import (
     Fields,
     is_sane_id,
 )
+from llmgw_router.core.scan import BIG_BYTES
 from llmgw_router.relay.acceptance import too_large, unacceptable
 from llmgw_router.relay.exchange import Exchange
 from llmgw_router.relay.hub import Hub
@@ -223,7 +224,7 @@ class ClientConnection(asyncio.Protocol):
         body = self._body
         if body:
             exchange.has_body = True
-            exchange.body = body if isinstance(body, bytes) else bytes(body)
+            exchange.body = body if isinstance(body, bytes) or len(body) > BIG_BYTES else bytes(body)
             self._body = b""
         exchange.keep = self._parser.should_keep_alive()
         self._ready.append(exchange)

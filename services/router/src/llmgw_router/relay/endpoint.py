@@ -128,20 +128,24 @@ class EngineEndpoint:
         """Request line and what we say ourselves, the same for every POST to one path."""
         prefix = self._prefixes.get(path)
         if prefix is None:
-            row = self.row
-            host = f"[{row.host}]" if ":" in row.host else row.host
-            lines = [
-                b"POST %b%b HTTP/1.1" % (row.base_path.encode(), path),
-                f"host: {host}:{row.port}".encode(),
-                b"accept-encoding: identity",
-            ]
-            if row.credential is not None:
-                lines.append(b"authorization: Bearer " + row.credential.encode())
-            prefix = b"\r\n".join(lines) + b"\r\n"
+            prefix = self.request_lines(b"POST", path)
             if len(self._prefixes) < 256:
                 # Bounded: a query string makes a new path, and clients choose those.
                 self._prefixes[path] = prefix
         return prefix
+
+    def request_lines(self, method: bytes, path: bytes) -> bytes:
+        """What we say ourselves to this endpoint, and with it our credential."""
+        row = self.row
+        host = f"[{row.host}]" if ":" in row.host else row.host
+        lines = [
+            b"%b %b%b HTTP/1.1" % (method, row.base_path.encode(), path),
+            f"host: {host}:{row.port}".encode(),
+            b"accept-encoding: identity",
+        ]
+        if row.credential is not None:
+            lines.append(b"authorization: Bearer " + row.credential.encode())
+        return b"\r\n".join(lines) + b"\r\n"
 
     async def connect(
         self, loop: asyncio.AbstractEventLoop, make: "Callable[[], UpstreamConnection]"

@@ -9,22 +9,25 @@ from time import monotonic_ns
 from typing import TYPE_CHECKING
 
 from llmgw_router.core import errors
-from llmgw_router.core.body import BodyRefused, model_of, with_model
 from llmgw_router.core.errors import Kind
 from llmgw_router.core.keys import KeyRow, may_use
 from llmgw_router.core.paths import BadPath
 from llmgw_router.core.policy import cool_down_s, pick
-from llmgw_router.core.routes import HOT_METHODS
 from llmgw_router.core.profiles import ProfileRefused, choose
+from llmgw_router.core.routes import Content, Dialect
 from llmgw_router.core.table import ModelRow, Waiting, while_cold
-from llmgw_router.relay.accounting import CONNECT
 from llmgw_router.relay.access import is_guarded
+from llmgw_router.relay.accounting import CONNECT
 from llmgw_router.relay.ending import Ending
 from llmgw_router.relay.endpoint import ColdEndpoint
+from llmgw_router.relay.held import ask_holder, ask_next, continued_at
+from llmgw_router.relay.opening import ERROR_EVENT, opened
 from llmgw_router.relay.phase import ARRIVING, CONNECTING, HELD, RELAYING, WAITING
+from llmgw_router.relay.pins import id_in
+from llmgw_router.relay.reading import Spot, read_model, rename
 from llmgw_router.relay.room import refuse_cold, refuse_loading
 from llmgw_router.relay.slots import COUNTER
-from llmgw_router.relay.upstream import BUSY, DENIALS, UpstreamConnection
+from llmgw_router.relay.upstream import BUSY, DENIALS, NOT_HERE, UpstreamConnection
 
 if TYPE_CHECKING:
     from llmgw_router.relay.client import ClientConnection
@@ -34,18 +37,25 @@ _RETRIES_STALE = COUNTER["retries_stale"]
 _RETRIES_OTHER = COUNTER["retries_other"]
 _COLD = COUNTER["cold_requests"]
 _CONNECTS = COUNTER["upstream_connects"]
+_ERROR_EVENTS = COUNTER["error_events"]
 _ENGINE_ABORTS = COUNTER["engine_aborts"]
 
 
 class Exchange(Ending):
     """Begins as a request that arrives; lives until its answer has left or its client has."""
 
-    __slots__ = ("hold_until", "resent", "since", "started", "touched")
+    __slots__ = ("asking", "hold_until", "opening", "resent", "since", "spot", "started", "touched")
 
     def __init__(self, client: "ClientConnection") -> None:
         super().__init__(client)
         #: Asked again after it had been sent once.
         self.resent = False
+        #: Where the model's name stands in the body, if that is known.
+        self.spot: Spot | None = None
+        #: Who else may hold the response that is asked for; None: it is not about one.
+        self.asking: list[EngineEndpoint] | None = None
+        #: First bytes of a stream that may be an error's.
+        self.opening = b""
 
     # --- where it goes
 
@@ -68,15 +78,17 @@ class Exchange(Ending):
             return
         if hub.access.required and (self.dialect is not None or is_guarded(self.path)) and not self._let_in():
             return
-        if self.dialect is None:
+        entry = self.entry
+        if entry is None:
             hub.counters[_COLD] += 1
             self.send(hub.cold, self.started_ns)
             return
-        if self.method != b"POST":
+        if self.method not in entry.methods:
             self.refuse(
                 errors.METHOD_NOT_ALLOWED,
-                f"{self.method.decode()} is not allowed for {self.path.decode('latin-1')}; use POST.",
-                allow=HOT_METHODS,
+                f"{self.method.decode()} is not allowed for {self.path.decode('latin-1')}; "
+                f"use {entry.allow.decode()}.",
+                allow=entry.allow,
             )
             return
         if self.content_encoding is not None:
@@ -87,11 +99,14 @@ class Exchange(Ending):
         if hub.refusing:
             self.refuse(errors.STOPPING, "This router is stopping; ask again.", retry_after_s=1)
             return
-        try:
-            name = model_of(self.body)
-        except BodyRefused as refused:
-            self.refuse(refused.kind, str(refused))
-            return
+        if entry.content is Content.HELD:
+            ask_holder(self)
+        else:
+            read_model(self)
+
+    def named(self, name: str) -> None:
+        """The model that the request names is known: find what stands for it."""
+        hub = self.hub
         target = hub.routes.targets.get(name)
         key = self.key
         if target is None or (key is not None and not may_use(key, name, target.model.name)):
@@ -106,17 +121,20 @@ class Exchange(Ending):
         model = target.model
         self.model = model.name
         if name != model.name:
-            self.body = with_model(self.body, model.name)
+            rename(self, model.name)
             self.alias = name
         if self.asked_profile is not None or self.key is not None or hub.config.model_profiles:
             try:
-                self.profile = choose(
-                    hub.config, model=model.name, key=self.key, asked=self.asked_profile
-                )
+                self.profile = choose(hub.config, model=model.name, key=self.key, asked=self.asked_profile)
             except ProfileRefused as refused:
                 self.refuse(errors.BAD_PROFILE, str(refused))
                 return
-        self.dispatch(target.endpoints, model)
+        endpoints = target.endpoints
+        if self.dialect is Dialect.RESPONSES:
+            holder = continued_at(self, target)
+            if holder is not None:
+                endpoints = (holder,)
+        self.dispatch(endpoints, model)
 
     def _let_in(self) -> bool:
         """Find out who asks; refused are those of whom nobody can say that they may."""
@@ -186,6 +204,7 @@ class Exchange(Ending):
         self.phase = WAITING
         self.since = self.touched = self.hub.now
         self.upstream = connection
+        self.opening = b""
         if self.client.paused:
             connection.transport.pause_reading()
         endpoint = self.endpoint
@@ -200,6 +219,9 @@ class Exchange(Ending):
         endpoint = self.endpoint
         if self.head_sent or endpoint is None or isinstance(endpoint, ColdEndpoint):
             return True
+        if self.asking and connection.status in NOT_HERE:
+            connection.let_go()
+            return not ask_next(self)
         if connection.status in DENIALS:
             # A reused port, or a credential that changed: a stale endpoint, not a bad caller (W15).
             connection.let_go()
@@ -227,9 +249,29 @@ class Exchange(Ending):
         if self.head_sent:
             self.pass_on(payload)
         elif self.answer_wanted(connection) and payload:
-            self.first_ns = monotonic_ns()
-            self.phase = RELAYING
-            self.start_answer(connection, payload, whole=False)
+            if connection.is_stream and connection.encoding is None and self.entry is not None:
+                payload = opened(self, connection, payload, whole=False)
+                if not payload:
+                    return
+            self._begin_answer(connection, payload)
+
+    def _begin_answer(self, connection: UpstreamConnection, payload: bytes) -> None:
+        self.first_ns = monotonic_ns()
+        self.phase = RELAYING
+        if self.dialect is Dialect.RESPONSES:
+            self._remember(payload)
+        self.start_answer(connection, payload, whole=False)
+
+    def open_anyway(self) -> None:
+        """What looked like the beginning of an error does not go on: the client gets it as it is."""
+        if self.upstream is not None and self.opening:
+            payload, self.opening = self.opening, b""
+            self._begin_answer(self.upstream, payload)
+
+    def _remember(self, payload: bytes) -> None:
+        found = id_in(payload)
+        if found is not None and not isinstance(self.endpoint, ColdEndpoint | None):
+            self.hub.pins.remember(found, self.endpoint)
 
     def answer_ended(self, connection: UpstreamConnection, payload: bytes) -> None:
         """The answer is complete with this part."""
@@ -237,10 +279,25 @@ class Exchange(Ending):
         if self.head_sent:
             self.pass_on(payload, last=True)
         else:
+            if connection.is_stream and connection.encoding is None and self.entry is not None:
+                payload = opened(self, connection, payload, whole=True)
+                if not payload:
+                    return
             self.first_ns = now_ns
+            if self.dialect is Dialect.RESPONSES:
+                self._remember(payload)
             self.start_answer(connection, payload, whole=True)
-        assert self.endpoint is not None
-        self.endpoint.succeeded()
+        endpoint = self.endpoint
+        assert endpoint is not None
+        failure = None if self.tail is None else self.tail.failure()
+        if failure is None:
+            endpoint.succeeded()
+        else:
+            # All of it has been passed on as it came; it counts as the failure that it is (HO02).
+            self.code = ERROR_EVENT
+            self.hub.counters[_ERROR_EVENTS] += 1
+            if failure.status >= 500:
+                endpoint.broke(self.hub.now)
         self.finish(now_ns)
 
     def answer_closed(self, connection: UpstreamConnection) -> None:
@@ -317,10 +374,28 @@ class Exchange(Ending):
         hub = self.hub
         tried = self.tried = self.tried or []
         tried.append(failed)
+        if self.asking is not None:
+            return self.asking.pop() if self.asking else None
         target = None if self.model is None else hub.routes.targets.get(self.model)
         if target is None or len(tried) > self.profile.max_retries:
             return None
         return pick(target.endpoints, now=hub.now, chance=hub.chance(), tried=tried)
+
+    def ask_instead(self) -> bool:
+        """Whether another endpoint is asked now, since this one has failed before anything was passed on."""
+        endpoint = self.endpoint
+        if self.resent or endpoint is None or isinstance(endpoint, ColdEndpoint):
+            return False
+        self.resent = True
+        other = self._another(endpoint)
+        if other is None:
+            return False
+        now_ns = monotonic_ns()
+        endpoint.release(now_ns)
+        self.endpoint = self.upstream = None
+        self.hub.counters[_RETRIES_OTHER] += 1
+        self.send(other, now_ns)
+        return True
 
     def stop_upstream(self, kind: Kind, message: str) -> None:
         """A deadline of ours has passed: let the engine go, then tell the client as far as it can be told."""

@@ -20,6 +20,7 @@ from llmgw_router.relay.access import Access
 from llmgw_router.relay.accounting import Accounts
 from llmgw_router.relay.endpoint import ColdEndpoint
 from llmgw_router.relay.live_routes import LiveRoutes
+from llmgw_router.relay.pins import Pins
 from llmgw_router.relay.room import WaitingRoom
 from llmgw_router.relay.slots import COUNTER, GAUGES, Slots
 from llmgw_router.relay.tracing import tracer_of
@@ -79,6 +80,7 @@ class Hub:
         self.accounts = Accounts(self.counters, tell)
         self.access = Access(required=configure.config.keys_required)
         self.routes = LiveRoutes(self, slots)
+        self.pins = Pins(slots, configure.worker)
         self.reconfigure(configure.config)
         self.tick()
 

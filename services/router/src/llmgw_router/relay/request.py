@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 from llmgw_router.core.errors import Kind
 from llmgw_router.core.heads import block, named_by_connection, without
 from llmgw_router.core.paths import split
-from llmgw_router.core.routes import HOT, Dialect
+from llmgw_router.core.routes import HOT, Content, Dialect, Route, find
 
 if TYPE_CHECKING:
     from llmgw_router.core.keys import KeyRow
@@ -26,6 +26,7 @@ class Request:
         "connection_values",
         "content_encoding",
         "dialect",
+        "entry",
         "expects",
         "has_body",
         "head",
@@ -53,7 +54,9 @@ class Request:
         self.url = b""
         self.path = b""
         self.query = b""
-        #: None: not a hot path.
+        #: The path's line in the table of routes; None: not for engines.
+        self.entry: Route | None = None
+        #: Of `entry`.
         self.dialect: Dialect | None = None
         #: "Name: value" lines that pass to anybody ...
         self.head: list[bytes] = []
@@ -73,7 +76,8 @@ class Request:
         self.expects: bytes | None = None
         self.transfer: bytes | None = None
         self.has_body = False
-        self.body = b""
+        #: Kept as it grew where it is big, so that no file is in memory twice (W47).
+        self.body: bytes | bytearray = b""
         #: While arriving: announced, then counted.
         self.body_bytes = 0
         #: Who asks; None where no key is asked for.
@@ -86,13 +90,15 @@ class Request:
 
     def normalise(self) -> None:
         """Find the one meaning of the target, and drop what Connection names. Raises BadPath."""
-        dialect = HOT.get(self.url)
-        if dialect is not None:
+        entry = HOT.get(self.url)
+        if entry is not None:
             self.path = self.url
         else:
             self.path, self.query = split(self.url)
-            dialect = HOT.get(self.path)
-        self.dialect = dialect
+            entry = find(self.path)
+        if entry is not None:
+            self.entry = entry
+            self.dialect = entry.dialect
         if self.connection_values is not None:
             names = named_by_connection(self.connection_values)
             if names:
@@ -102,11 +108,25 @@ class Request:
 
     def engine_head(self, endpoint: "EngineEndpoint") -> bytes:
         """One framing header, one id, our credential; nothing of the caller's connection or secrets."""
+        target = self.path + self.query if self.query else self.path
+        entry = self.entry
+        assert entry is not None
+        if entry.content is Content.HELD:
+            return self._held_head(endpoint.request_lines(self.method, target))
         return b"%b%bx-request-id: %b\r\ncontent-length: %d\r\n\r\n" % (
-            endpoint.head_prefix(self.path + self.query if self.query else self.path),
+            endpoint.head_prefix(target),
             block(self.head),
             self.request_id or b"",
             len(self.body),
+        )
+
+    def _held_head(self, prefix: bytes) -> bytes:
+        length = b"content-length: %d\r\n" % len(self.body)
+        return b"%b%bx-request-id: %b\r\n%b\r\n" % (
+            prefix,
+            block(self.head),
+            self.request_id or b"",
+            length if self.has_body or self.method == b"POST" else b"",
         )
 
     def cold_head(self) -> bytes:

@@ -77,6 +77,8 @@ _PLAIN = (
     "aborted_engine_us",
     "engine_aborts",
     "traces_sampled",
+    # Streams in which the engine itself said that it failed.
+    "error_events",
     # These two go down again. Cleared by the supervisor when the worker is gone.
     "connections_open",
     "requests_held",
@@ -108,6 +110,9 @@ _FIELDS = 5
 
 #: Counters take a fixed room so that adding one does not move the columns.
 _COUNTER_ROOM = 1024
+
+#: Responses that one worker remembers the holders of; see pins.py.
+_PINS = 32768
 if len(COUNTERS) > _COUNTER_ROOM:
     raise AssertionError(
         f"{len(COUNTERS)} counters do not fit into {_COUNTER_ROOM} cells: raise _COUNTER_ROOM"
@@ -141,7 +146,7 @@ class Slots:
 
     @staticmethod
     def size_bytes(workers: int, capacity: int) -> int:
-        return workers * (_COUNTER_ROOM + _FIELDS * capacity) * _CELL_BYTES
+        return workers * (_COUNTER_ROOM + _FIELDS * capacity + _PINS) * _CELL_BYTES
 
     @classmethod
     def create(cls, *, workers: int, capacity: int) -> "Slots":
@@ -169,6 +174,11 @@ class Slots:
             start = worker * self._row_cells + _COUNTER_ROOM + field * self.capacity
             known = self._columns[worker, field] = self._cells[start : start + self.capacity]
         return known
+
+    def pins_of(self, worker: int) -> memoryview:
+        """Where one worker remembers which endpoint holds a response; behind all the rows."""
+        start = self.workers * self._row_cells + worker * _PINS
+        return self._cells[start : start + _PINS]
 
     def activity(self, slot: int) -> EndpointActivity:
         """Sums and newest touch of one slot over all workers."""

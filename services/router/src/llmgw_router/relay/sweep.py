@@ -3,6 +3,7 @@
 from typing import TYPE_CHECKING
 
 from llmgw_router.core import errors
+from llmgw_router.core.first_event import WAIT_S
 from llmgw_router.relay.phase import CONNECTING, HELD, RELAYING, WAITING
 from llmgw_router.relay.slots import COUNTER
 
@@ -93,6 +94,9 @@ def _look_at(exchange: "Exchange", now: float) -> None:
                 errors.TIMEOUT_CONNECT, f"Connecting to the engine took over {profile.connect_s:g} s."
             )
     elif phase == WAITING:
+        if exchange.opening and now - exchange.touched > WAIT_S:
+            exchange.hub.guard(exchange, exchange.open_anyway)
+            return
         limit = (
             profile.first_byte_s if exchange.dialect is not None else exchange.hub.limits.cold_first_byte_s
         )

@@ -45,7 +45,9 @@ _MOST_HEAD_BYTES = 256 * 1024
 DENIALS = (401, 403)
 #: Statuses by which an engine says that another may have room.
 BUSY = (429, 503)
-_SPECIAL = DENIALS + BUSY
+#: Statuses by which an engine says that it has no such thing, or no such way to ask for it.
+NOT_HERE = (404, 405)
+_SPECIAL = DENIALS + BUSY + NOT_HERE
 
 
 class UpstreamConnection(asyncio.Protocol):
@@ -93,7 +95,7 @@ class UpstreamConnection(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = transport  # type: ignore[assignment]
 
-    def begin(self, exchange: "Exchange", head: bytes, body: bytes) -> None:
+    def begin(self, exchange: "Exchange", head: bytes, body: bytes | bytearray) -> None:
         """Send one request. The answer goes to `exchange` until it ends or `exchange` lets go."""
         self.exchange = exchange
         #: A byte of the answer has come: asking again would no longer be a matter of a stale socket.
