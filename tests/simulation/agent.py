@@ -45,6 +45,10 @@ class Agent:
     epoch: SessionEpoch | None = None
     highest_term: int = 0
     heard_at: float = 0.0
+    #: Of the Desired that it last applied in this session.
+    applied: int | None = None
+    #: Says in each beat what it has applied; one of the release before does not.
+    tells_applied: bool = True
     journal: dict[ShardId, Held] = field(default_factory=dict)
     #: Direction -> until when nothing arrives in it.
     held_until: dict[str, float] = field(default_factory=dict)
@@ -171,6 +175,7 @@ class Agent:
                 self.epoch = message.epoch
             case Desired():
                 self._conform(message)
+                self.applied = message.version if self.tells_applied else None
             case Told():
                 self._carry_out(message.row, message.shard, message.wish, message.reason)
         self._tell()
@@ -195,7 +200,7 @@ class Agent:
         if not leader.running:
             return  # Connection refused; again at the next beat.
         self.stream = Stream(self.sim, self, leader)
-        self.epoch, self.heard_at = None, self.sim.world.now
+        self.epoch, self.applied, self.heard_at = None, None, self.sim.world.now
         self.stream.up.send(
             Hello(
                 self.row,
@@ -203,6 +208,7 @@ class Agent:
                 self.highest_term,
                 self._reports(),
                 self.hardware.reports(self.row, self.sim.world.now),
+                self.tells_applied,
             )
         )
 
@@ -216,7 +222,7 @@ class Agent:
     def _tell(self) -> None:
         if self.stream is not None and self.epoch is not None and self.running and not self.cut:
             devices = self.hardware.reports(self.row, self.sim.world.now)
-            self.stream.up.send(Beat(self.epoch, self._reports(), devices))
+            self.stream.up.send(Beat(self.epoch, self._reports(), devices, self.applied))
 
     def _reports(self) -> tuple[ShardReport, ...]:
         return tuple(self._report(held) for _, held in sorted(self.journal.items()))

@@ -27,7 +27,7 @@ from llmgw_controller.core.plan import (
 from llmgw_controller.core.rows import ActivationRow, RouterRow, Wish
 from llmgw_controller.core.state import Snapshot
 from llmgw_controller.core.view import fleet_view
-from llmgw_kit.ids import LeaseTerm, ModelId, NodeId, RouterId, SessionEpoch
+from llmgw_kit.ids import LeaseTerm, ModelId, NodeId, RouterId, SessionEpoch, ShardId
 from tests.simulation.leader import Leader
 from tests.simulation.said import Beat, Desired, Hello, Stream, Told, Welcome
 from tests.simulation.store import TTL_S, Fenced
@@ -68,7 +68,9 @@ class Controller(Leader):
         self.heard: dict[NodeId, NodeHeard] = {}
         self.watchers: dict[str, Router] = {}
         self.acks: dict[str, set[tuple[str, str]]] = {}
-        self.sent: dict[NodeId, tuple[Any, ...]] = {}
+        self.sent: dict[NodeId, Desired] = {}
+        #: Stream -> version -> the shards that were listed.
+        self.listed: dict[Stream, dict[int, frozenset[ShardId]]] = {}
         self.table: routes.RouteTable | None = None
         self.version = 0
         self.passes = 0
@@ -170,9 +172,13 @@ class Controller(Leader):
                     node_id, self.sim.store.stored, self.sim.catalog
                 )
             )
-            if self.sent.get(node_id) != wanted and self.term is not None:
-                self.sent[node_id] = wanted
-                self._send(node_id, Desired(self.term, wanted))
+            sent = self.sent.get(node_id)
+            if (sent is None or sent.shards != wanted) and self.term is not None:
+                desired = Desired(self.term, sent.version + 1 if sent is not None else 1, wanted)
+                self.sent[node_id] = desired
+                names = frozenset(shard.shard_id for _, shard, _, _ in wanted)
+                self.listed.setdefault(self.streams[node_id], {})[desired.version] = names
+                self._send(node_id, desired)
 
     def _send(self, node_id: NodeId, message: Any) -> None:
         stream = self.streams.get(node_id)
@@ -214,7 +220,7 @@ class Controller(Leader):
         if known is None or self.streams.get(node_id) is not stream or known.session_epoch != message.epoch:
             stream.down.send("fenced")
             return
-        self._note(node_id, known, message)
+        self._note(stream, known, message)
         stream.down.send("pong")
 
     def _welcome(self, stream: Stream, hello: Hello) -> None:
@@ -247,16 +253,23 @@ class Controller(Leader):
             weights=(),
             engines=("llamacpp",),
             disk_free_bytes=None,
+            answered=frozenset() if hello.tells_applied else None,
         )
         stream.down.send(Welcome(self.term, epoch))
         self._send_desired()
 
-    def _note(self, node_id: NodeId, known: NodeHeard, beat: Beat) -> None:
+    def _note(self, stream: Stream, known: NodeHeard, beat: Beat) -> None:
         shards = {report.shard_id: report for report in beat.reports}
-        self.heard[node_id] = replace(known, heard_at=self.clock, shards=shards, devices=beat.devices)
+        answered = known.answered
+        if beat.applied is not None:
+            answered = self.listed[stream][beat.applied]
+        self.heard[known.node_id] = replace(
+            known, heard_at=self.clock, shards=shards, devices=beat.devices, answered=answered
+        )
 
     def stream_ended(self, stream: Stream) -> None:
         node_id = stream.agent.row.node_id
+        self.listed.pop(stream, None)
         if self.streams.get(node_id) is stream:
             del self.streams[node_id]
             self.heard[node_id] = replace(self.heard[node_id], connected=False)

@@ -21,6 +21,8 @@ class Hello:
     highest_term: int
     reports: tuple[ShardReport, ...]
     devices: tuple[DeviceReport, ...]
+    #: Its beats say what it has applied.
+    tells_applied: bool
 
 
 @dataclass(frozen=True)
@@ -28,6 +30,8 @@ class Beat:
     epoch: SessionEpoch
     reports: tuple[ShardReport, ...]
     devices: tuple[DeviceReport, ...]
+    #: Version of the Desired that it had applied before; None: none in this session, or it is too old to say.
+    applied: int | None
 
 
 @dataclass(frozen=True)
@@ -39,6 +43,7 @@ class Welcome:
 @dataclass(frozen=True)
 class Desired:
     term: int
+    version: int
     shards: tuple[tuple[ReplicaRow, ShardRow, Wish, str], ...]
 
 

@@ -70,6 +70,7 @@ def hello(message: Hello) -> pb.ConnectRequest:
                 engines=["command", "llamacpp"],
             ),
             shards=[_shard(one) for one in message.reports],
+            tells_applied=message.tells_applied,
         )
     )
 
@@ -83,7 +84,10 @@ def beat(message: Beat) -> list[pb.ConnectRequest]:
             session_epoch=epoch, device_health=pb.DeviceHealth(devices=[_device(d) for d in message.devices])
         ),
         pb.ConnectRequest(
-            session_epoch=epoch, shard_status=pb.ShardStatus(shards=[_shard(one) for one in message.reports])
+            session_epoch=epoch,
+            shard_status=pb.ShardStatus(
+                shards=[_shard(one) for one in message.reports], complete_after=message.applied
+            ),
         ),
     ]
 
@@ -137,6 +141,7 @@ def told(message: pb.ConnectResponse, agent: "Agent") -> Any:
         case "desired":
             return Desired(
                 term,
+                message.desired.version,
                 tuple(
                     (*_rows(one.spec, agent), _WISH[one.wish], "desired") for one in message.desired.shards
                 ),

@@ -52,6 +52,8 @@ class Link:
     outgoing: asyncio.Queue[pb.ConnectResponse | None]
     results: list[pb.CommandResult] = field(default_factory=list)
     beats: int = 0
+    #: Of each complete report: the Desired that it follows, and the shards in it.
+    complete: list[tuple[int, list[str]]] = field(default_factory=list)
     epochs_heard: set[int] = field(default_factory=set)
     open: bool = True
 
@@ -122,6 +124,9 @@ class ScriptedController(agent_pb2_grpc.AgentServiceServicer):
             match message.WhichOneof("body"):
                 case "shard_status":
                     self._observe(message.shard_status.shards)
+                    if message.shard_status.HasField("complete_after"):
+                        names = [one.shard_id for one in message.shard_status.shards]
+                        link.complete.append((message.shard_status.complete_after, names))
                 case "inventory":
                     self._know(message.inventory)
                 case "device_health":
@@ -274,8 +279,9 @@ def scripted_engine(shard_id: str, *knobs: str, port: int | None = None, **field
     port = free_ports(1)[0] if port is None else port
     fields.setdefault("stop_grace_s", 5.0)
     fields.setdefault("ready_timeout_s", 20.0)
+    fields = {"replica_id": f"r-{shard_id}", "group_epoch": 1, **fields}
     return pb.ShardSpec(
-        shard_id=shard_id, replica_id=f"r-{shard_id}", group_epoch=1, spec_hash=f"hash-{shard_id}", model="m",
+        shard_id=shard_id, spec_hash=f"hash-{shard_id}", model="m",
         engine="command", served_names=["m"], device_ids=["gpu-0"], ports={"http": port},
         command=[
             sys.executable, "-m", "llmgw_kit.testing.engine", "--port", "{port}",

@@ -270,3 +270,31 @@ async def test_an_unknown_key_in_the_file_names_the_nearest(agents: Agents) -> N
     status, out = await agents.run("serve", "--config", str(config))
     assert status == 1
     assert "did you mean 'node_id'" in out
+
+
+async def test_complete_reports_say_which_list_they_follow(agents: Agents) -> None:
+    """Also when there is nothing to list: that a shard is missing is all the evidence there may be."""
+    async with controller() as leader:
+        agents.start(leader.address)
+        await eventually(lambda: leader.links and leader.link.beats > 2, "beats before any list")
+        assert leader.link.hello.tells_applied
+        assert leader.link.complete == [], "without a list there is nothing to answer"
+        leader.want()
+        await eventually(lambda: (leader.version, []) in leader.link.complete, "an answer to the empty list")
+        leader.want((scripted_engine("s1"), RUN))
+        await eventually(lambda: (leader.version, ["s1"]) in leader.link.complete, "an answer to the next")
+        assert all("s1" in names for version, names in leader.link.complete if version == leader.version)
+
+
+async def test_a_late_start_of_an_earlier_group_is_refused(agents: Agents) -> None:
+    async with controller() as leader:
+        agents.start(leader.address)
+        spec = scripted_engine("r1.3.0", replica_id="r1", group_epoch=3)
+        leader.want((spec, RUN))
+        await leader.in_state("r1.3.0", SERVING)
+        late = scripted_engine("r1.2.0", replica_id="r1", group_epoch=2)
+        leader.link.say(start_shard=pb.StartShard(command_id="late", spec=late))
+        result = await eventually(lambda: leader.link.results, "an answer")
+        assert not result[0].accepted
+        assert "r1.2.0 is of an earlier group of r1 than r1.3.0" in result[0].message
+        assert "r1.2.0" not in leader.shards

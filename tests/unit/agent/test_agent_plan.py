@@ -155,3 +155,14 @@ def test_passes_come_to_rest(
     for shard_id, shard in now.items():
         if shard_id not in wish:
             assert shard.state is S.STOPPING
+
+
+@pytest.mark.parametrize("state", list(S))
+def test_beside_a_later_group_of_its_replica_nothing_of_an_earlier_one_is_started(state: ShardState) -> None:
+    late = replace(OLDER, shard_id=ShardId("s0"))
+    here = held(state)
+    assert Start(late) not in plan(here, [Wanted(SPEC, Wish.RUN), Wanted(late, Wish.RUN)])
+    other = replace(late, replica_id=ReplicaId("r2"))
+    assert Start(other) in plan(here, [Wanted(SPEC, Wish.RUN), Wanted(other, Wish.RUN)])
+    # That it is not here is said all the same.
+    assert DeclareAbsent(late) in plan(here, [Wanted(SPEC, Wish.RUN), Wanted(late, Wish.STOP)])

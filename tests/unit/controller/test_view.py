@@ -198,6 +198,19 @@ def test_each_trouble_is_told(case):
     assert (kind, subject) in trouble(snap)
 
 
+def test_of_those_that_leave_together_only_the_one_whose_exit_is_not_seen_is_overdue():
+    """The others keep their claims until all have exited, which is no fault of theirs."""
+    there = [node("n1"), node("n2")]
+    gone = replica(M, 1, Phase.STOPPING, shard("m/1", "n1", 0), since=NOW - 60)
+    stays = replica(M, 2, Phase.STOPPING, shard("m/2", "n2", 0), since=NOW - 60)
+    words = [
+        heard(there[0], [report(gone, gone.shards[0], ShardState.EXITED)]),
+        heard(there[1], [report(stays, stays.shards[0], ShardState.STOPPING)]),
+    ]
+    found = trouble(snapshot([M], there, [gone, stays], words))
+    assert [key for key in found if key[0] == "stop_overdue"] == [("stop_overdue", "m/2")]
+
+
 def test_texts_say_what_follows():
     text = trouble(silent(fleet(), "n2", 128))["node_unreachable", "n2"].text
     assert text == "unreachable for 2 m 08 s; lost in 2 m 52 s. Still claimed there: 1 GPU."

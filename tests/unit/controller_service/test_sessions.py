@@ -1,5 +1,6 @@
 """Agents' sessions: epochs, fencing, what is heard, and what each node is told."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -349,3 +350,41 @@ async def test_a_replica_whose_model_left_the_catalog_is_named_but_not_startable
     (message,) = await messages(again)
     (wanted,) = message.desired.shards
     assert (wanted.spec.shard_id, wanted.spec.engine, wanted.spec.stop_grace_s) == (shard.shard_id, "", 20.0)
+
+
+async def test_a_shard_that_is_missing_after_the_list_was_applied_is_not_there(fake_clock: FakeClock) -> None:
+    reign = await reign_on(fake_clock)
+    session = await reign.fleet.open(replace(hello(), tells_applied=True))
+    await passed(reign)
+    (shard_id,) = session.listed[session.desired_version]
+    assert reign.fleet.heard()[N1].answered == frozenset(), "it has answered nothing yet"
+
+    async def complete(version: int, *names: str) -> frozenset[ShardId] | None:
+        shards = [one for name in names for one in status(name).shards]
+        report = pb.ShardStatus(shards=shards, complete_after=version)
+        await reign.fleet.hear(session, said(session, shard_status=report))
+        return reign.fleet.heard()[N1].answered
+
+    await reign.fleet.hear(session, said(session, shard_status=status(shard_id)))
+    assert reign.fleet.heard()[N1].answered == frozenset(), "part of the truth is no answer"
+    assert await complete(session.desired_version - 1) == frozenset(), "a list that nobody sent"
+    assert await complete(session.desired_version) == {shard_id}
+    assert reign.fleet.heard()[N1].shards == {}
+    assert await complete(session.desired_version, shard_id) == {shard_id}
+    assert reign.fleet.heard()[N1].shards.keys() == {shard_id}
+    await reign.fleet.open(replace(hello(), tells_applied=True))
+    assert reign.fleet.heard()[N1].answered == frozenset(), "another session has answered nothing"
+    await reign.fleet.open(hello())
+    assert reign.fleet.heard()[N1].answered is None, "an earlier release never will"
+
+
+async def test_an_exit_stays_seen_when_the_agent_has_forgotten_it(fake_clock: FakeClock) -> None:
+    reign = await reign_on(fake_clock)
+    session = await reign.fleet.open(replace(hello(), tells_applied=True))
+    await passed(reign)
+    (shard_id,) = session.listed[session.desired_version]
+    ended = status(shard_id, pb.SHARD_STATE_EXITED)
+    await reign.fleet.hear(session, said(session, shard_status=ended))
+    report = pb.ShardStatus(complete_after=session.desired_version)
+    await reign.fleet.hear(session, said(session, shard_status=report))
+    assert reign.fleet.heard()[N1].shards.keys() == {shard_id}

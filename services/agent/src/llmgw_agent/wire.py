@@ -278,7 +278,7 @@ def said_to(epoch: int | None, said: Said) -> pb.ConnectRequest:
                     node_id=said.node_id, boot_id=said.boot_id, agent_instance=said.agent_instance,
                     version=said.version, highest_term_seen=said.highest_term_seen,
                     inventory=inventory_to(said.inventory), shards=[shard_to(one) for one in said.shards],
-                    weights=[held_to(one) for one in said.weights],
+                    weights=[held_to(one) for one in said.weights], tells_applied=True,
                 )
             )  # fmt: skip
         case Inventory():
@@ -286,7 +286,8 @@ def said_to(epoch: int | None, said: Said) -> pb.ConnectRequest:
         case DevicesReport():
             m.device_health.CopyFrom(pb.DeviceHealth(devices=[device_to(one) for one in said.devices]))
         case ShardsReport():
-            m.shard_status.CopyFrom(pb.ShardStatus(shards=[shard_to(one) for one in said.shards]))
+            shards = [shard_to(one) for one in said.shards]
+            m.shard_status.CopyFrom(pb.ShardStatus(shards=shards, complete_after=said.complete_after))
         case WeightsReport():
             held = [held_to(one) for one in said.weights]
             m.weights_status.CopyFrom(pb.WeightsStatus(weights=held, disk_free_bytes=said.disk_free_bytes))

@@ -21,7 +21,7 @@ from llmgw_controller.outbox import Outbox
 from llmgw_controller.ports import Fenced
 from llmgw_kit.clock import Clock
 from llmgw_kit.errors import Conflict
-from llmgw_kit.ids import NodeId, SessionEpoch
+from llmgw_kit.ids import NodeId, SessionEpoch, ShardId
 
 log = logging.getLogger(__name__)
 
@@ -52,6 +52,8 @@ class Session:
     #: What it was made from: equal rows need no look at the bytes.
     source: _Source | None = None
     desired_version: int = 0
+    #: Version -> the shards it names, of those that the agent may answer yet.
+    listed: dict[int, frozenset[ShardId]] = field(default_factory=dict)
     #: What the agent said it has, until it is written: it will not say it again by itself.
     unwritten: wire_agent.Inventory | None = None
     #: Refusals that were told as events.
@@ -132,6 +134,7 @@ class Fleet:
                 weights=hello.weights,
                 engines=hello.inventory.engines,
                 disk_free_bytes=hello.inventory.disk_free_bytes,
+                answered=frozenset() if hello.tells_applied else None,
             )
         if older is not None:
             older.outbox.end(self._reject("fenced", f"another session of {hello.node_id} took over"))
@@ -172,9 +175,7 @@ class Fleet:
             case "beat":
                 pass
             case "shard_status":
-                now = replace(
-                    now, shards={**now.shards, **wire_agent.shard_reports(message.shard_status.shards)}
-                )
+                now = _observed(session, now, message.shard_status)
             case "device_health":
                 now = replace(now, devices=_updated(now, message.device_health))
             case "weights_status":
@@ -321,6 +322,7 @@ class Fleet:
             session.desired = text
             session.desired_version += 1
             desired.version = session.desired_version
+            session.listed[desired.version] = frozenset(ShardId(one.spec.shard_id) for one in desired.shards)
             session.outbox.state(
                 pb.ConnectResponse(term=self._tenure.term, desired=desired), outdates=_follows_from_rows
             )
@@ -374,6 +376,19 @@ class Fleet:
 def _follows_from_rows(message: pb.ConnectResponse) -> bool:
     """A Start that waits while its shard is given up would put an engine on devices that are another's."""
     return message.WhichOneof("body") in ("start_shard", "drain_shard", "stop_shard")
+
+
+def _observed(session: Session, heard: NodeHeard, status: pb.ShardStatus) -> NodeHeard:
+    """What changed; or all there is, with the shards of the Desired that was applied before."""
+    reports = wire_agent.shard_reports(status.shards)
+    listed = session.listed.get(status.complete_after) if status.HasField("complete_after") else None
+    if listed is None:
+        return replace(heard, shards={**heard.shards, **reports})
+    for version in [one for one in session.listed if one < status.complete_after]:
+        del session.listed[version]
+    # An exit stays seen: what was told once is forgotten there, and what never came so far was never there.
+    exited = {key: one for key, one in heard.shards.items() if one.state is ShardState.EXITED}
+    return replace(heard, shards={**exited, **reports}, answered=listed)
 
 
 def _updated(heard: NodeHeard, health: pb.DeviceHealth) -> tuple[DeviceReport, ...]:

@@ -264,6 +264,7 @@ class Hello(_message.Message):
     INVENTORY_FIELD_NUMBER: _builtins.int
     SHARDS_FIELD_NUMBER: _builtins.int
     WEIGHTS_FIELD_NUMBER: _builtins.int
+    TELLS_APPLIED_FIELD_NUMBER: _builtins.int
     node_id: _builtins.str
     boot_id: _builtins.str
     """Changes with a reboot of the machine, not with a restart of the agent."""
@@ -271,6 +272,8 @@ class Hello(_message.Message):
     """Random, new at each start of the agent process."""
     version: _builtins.str
     highest_term_seen: _builtins.int
+    tells_applied: _builtins.bool
+    """Its complete reports say which Desired they follow (ShardStatus.complete_after)."""
     @_builtins.property
     def inventory(self) -> Global___Inventory: ...
     @_builtins.property
@@ -290,10 +293,11 @@ class Hello(_message.Message):
         inventory: Global___Inventory | None = ...,
         shards: _abc.Iterable[Global___ObservedShard] | None = ...,
         weights: _abc.Iterable[Global___HeldWeights] | None = ...,
+        tells_applied: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_highest_term_seen", b"_highest_term_seen", "highest_term_seen", b"highest_term_seen", "inventory", b"inventory"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_highest_term_seen", b"_highest_term_seen", "agent_instance", b"agent_instance", "boot_id", b"boot_id", "highest_term_seen", b"highest_term_seen", "inventory", b"inventory", "node_id", b"node_id", "shards", b"shards", "version", b"version", "weights", b"weights"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_highest_term_seen", b"_highest_term_seen", "agent_instance", b"agent_instance", "boot_id", b"boot_id", "highest_term_seen", b"highest_term_seen", "inventory", b"inventory", "node_id", b"node_id", "shards", b"shards", "tells_applied", b"tells_applied", "version", b"version", "weights", b"weights"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__highest_term_seen: _TypeAlias = _typing.Literal["highest_term_seen"]  # noqa: Y015
     _WhichOneofArgType__highest_term_seen: _TypeAlias = _typing.Literal["_highest_term_seen", b"_highest_term_seen"]  # noqa: Y015
@@ -844,18 +848,27 @@ class ShardStatus(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     SHARDS_FIELD_NUMBER: _builtins.int
+    COMPLETE_AFTER_FIELD_NUMBER: _builtins.int
+    complete_after: _builtins.int
+    """Set when every shard that is there is listed: version of the newest Desired of this session that had been
+    applied before. A shard of that Desired that is missing here is not there, whatever was said before.
+    Absent: only some are listed, or the agent is of an earlier release.
+    """
     @_builtins.property
     def shards(self) -> _containers.RepeatedCompositeFieldContainer[Global___ObservedShard]: ...
     def __init__(
         self,
         *,
         shards: _abc.Iterable[Global___ObservedShard] | None = ...,
+        complete_after: _builtins.int | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_complete_after", b"_complete_after", "complete_after", b"complete_after"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["shards", b"shards"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_complete_after", b"_complete_after", "complete_after", b"complete_after", "shards", b"shards"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
+    _WhichOneofReturnType__complete_after: _TypeAlias = _typing.Literal["complete_after"]  # noqa: Y015
+    _WhichOneofArgType__complete_after: _TypeAlias = _typing.Literal["_complete_after", b"_complete_after"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__complete_after) -> _WhichOneofReturnType__complete_after | None: ...
 
 Global___ShardStatus: _TypeAlias = ShardStatus  # noqa: Y015
 

@@ -86,8 +86,20 @@ def plan(held: Mapping[ShardId, Shard], desired: Iterable[Wanted]) -> tuple[Acti
     wanted = {one.spec.shard_id: one for one in desired}
     actions: list[Action] = []
     for shard_id in sorted({*held, *wanted}):
-        actions += _for_one(held.get(shard_id), wanted.get(shard_id))
+        mine, theirs = held.get(shard_id), wanted.get(shard_id)
+        begins = mine is None and theirs is not None and theirs.wish is Wish.RUN
+        if begins and theirs is not None and younger(held.values(), theirs.spec) is not None:
+            # An older word than the one that started what is here. It is missing in the next complete report,
+            # so whoever still wants it learns that it is not here.
+            continue
+        actions += _for_one(mine, theirs)
     return tuple(actions)
+
+
+def younger(held: Iterable[Shard], spec: ShardSpec) -> Shard | None:
+    """A shard of a later group of the same replica: beside it nothing of an earlier one is started."""
+    of_replica = (one for one in held if one.spec.replica_id == spec.replica_id)
+    return next((one for one in of_replica if one.spec.group_epoch > spec.group_epoch), None)
 
 
 def _for_one(held: Shard | None, wanted: Wanted | None) -> list[Action]:

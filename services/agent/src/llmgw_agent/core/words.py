@@ -153,6 +153,8 @@ class DevicesReport:
 @dataclass(frozen=True)
 class ShardsReport:
     shards: tuple[Shard, ...]
+    #: These are all there are, after the Desired of this version was applied; None: some of them.
+    complete_after: int | None = None
 
 
 @dataclass(frozen=True)

@@ -147,9 +147,16 @@ class Node:
     def start(self, spec: ShardSpec) -> str:
         """Begin a shard, or confirm one that waits for the word. Says what was done.
 
-        Raises Conflict when it is held under another spec or has ended."""
+        Raises Conflict when it is held under another spec or has ended, or a later group of its replica is
+        here."""
         owner = self._owners.get(spec.shard_id)
         if owner is None:
+            if (later := planning.younger(self.shards().values(), spec)) is not None:
+                raise Conflict(
+                    f"shard {spec.shard_id} is of an earlier group of {spec.replica_id} than "
+                    f"{later.spec.shard_id}, which is here",
+                    code="stale_epoch",
+                )
             shard = Shard(spec)
             try:
                 # Before anything else, so that a restarted agent still reports it.

@@ -133,7 +133,8 @@ class Session:
             everything = now >= whole_at + beat_s
             if everything:
                 whole_at = now
-            for said in self._sent.news(self._view, now=now, everything=everything):
+            applied = self._desired.version
+            for said in self._sent.news(self._view, now=now, everything=everything, applied=applied):
                 await self._say(said)
             if everything and self._wishes is not None:
                 # Level-triggered: what has exited since is let go, or replaced, without another word. Only
@@ -230,13 +231,15 @@ class _Sent:
         self._weights: tuple[Held, ...] = hello.weights
         self._drifted_at: float | None = None
 
-    def news(self, view: View, *, now: float, everything: bool) -> list[Said]:
-        """Messages for what differs from what was sent; all shards with `everything`."""
+    def news(self, view: View, *, now: float, everything: bool, applied: int | None) -> list[Said]:
+        """Messages for what differs from what was sent; all shards with `everything`, also when there are
+        none: that a shard of the list that was `applied` is missing says that it is not here."""
         said: list[Said] = []
         shards = view.shards()
         changed = [one for shard_id, one in shards.items() if everything or self._shards.get(shard_id) != one]
-        if changed:
-            said.append(ShardsReport(tuple(changed)))
+        complete_after = applied if everything else None
+        if changed or complete_after is not None:
+            said.append(ShardsReport(tuple(changed), complete_after))
         self._shards = shards
         drift = self._drifted_at is None or now - self._drifted_at >= DRIFT_S
         if drift:

@@ -1,7 +1,9 @@
 """Exits: when a shard counts as gone, and how its devices and ports come free.
 
-An exit is seen when the agent says EXITED, or when an agent that had time to answer does not list the
-shard at all: its list is complete, so what is not in it does not run.
+An exit is seen when the agent says EXITED, or when it does not list the shard at all although it had
+applied a Desired that names it: then no start of it is still on its way. Time alone says nothing, for an
+agent may beat on while what it was told lies unread; of agents too old to say what they have applied it is
+all there is.
 """
 
 from llmgw_controller.core.draft import Draft
@@ -11,8 +13,8 @@ from llmgw_controller.core.plan import Release
 from llmgw_controller.core.rows import Phase, PortQuarantine, ReplicaRow, ShardRow
 from llmgw_controller.core.state import Snapshot
 
-#: An agent that spoke so long after a phase began and does not list the shard has no such shard. Longer
-#: than a command needs to be taken up: a start still under way must not be taken for an exit.
+#: An agent of an earlier release that spoke so long after a phase began and does not list the shard is taken
+#: to have no such shard. Longer than a command needs to be taken up.
 SETTLE_S = 10.0
 
 VANISHED = Exit(None, None, "vanished", "its agent is connected and no longer knows the shard")
@@ -26,6 +28,8 @@ def exit_of(snapshot: Snapshot, row: ReplicaRow, shard: ShardRow) -> Exit | None
             return None
         return report.exit or Exit(None, None, "unknown", "the agent gave no reason")
     heard = snapshot.heard.get(shard.node_id)
+    if heard is not None and heard.answered is not None:
+        return VANISHED if shard.shard_id in heard.answered else None
     if heard is None or not heard.connected or row.phase is Phase.RESERVED:
         # RESERVED: its agent has not said yet that it took the shard up.
         return None

@@ -149,3 +149,6 @@ class NodeHeard:
     weights: tuple[HeldWeights, ...]
     engines: tuple[str, ...]
     disk_free_bytes: int | None
+    #: Shards of the Desired that it had applied before its newest complete report: whichever of them it did
+    #: not list is not there. None: its release does not say so.
+    answered: frozenset[ShardId] | None = None

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from llmgw_controller.core.activity import Unknown, Verdicts
 from llmgw_controller.core.claims import Device, Room, Rooms, Use
 from llmgw_controller.core.drains import drain_timeout_s
+from llmgw_controller.core.exits import exit_of
 from llmgw_controller.core.failing import failing
 from llmgw_controller.core.heard import DeviceReport, DeviceState
 from llmgw_controller.core.hearing import NodeState, brake, is_learning, last_seen
@@ -14,7 +15,7 @@ from llmgw_controller.core.near import Near, nearest
 from llmgw_controller.core.placement import Memo
 from llmgw_controller.core.plan import Severity
 from llmgw_controller.core.port_bands import EPHEMERAL, overlaps_ephemeral
-from llmgw_controller.core.replica import is_unreachable
+from llmgw_controller.core.reach import reach
 from llmgw_controller.core.rows import Phase, ReplicaRow, Wish
 from llmgw_controller.core.state import Snapshot
 from llmgw_controller.core.watchdog import ailing, stall_of
@@ -47,6 +48,8 @@ TAKE_UP_S = 30.0
 EXIT_S = 30.0
 
 _ENDING = frozenset({Phase.STOPPING, Phase.BACKOFF, Phase.FAILED})
+#: In these something was told to agents and has not happened yet.
+_MOVING = frozenset({Phase.RESERVED, Phase.DRAINING, *_ENDING})
 
 
 @dataclass(frozen=True)
@@ -153,8 +156,9 @@ def _device(snapshot: Snapshot, room: Room, device: Device) -> Iterator[Trouble]
 
 def _engines(snapshot: Snapshot, now: float) -> Iterator[Trouble]:
     """Up, and does not do what it is there for."""
+    unreachable = reach(snapshot, now).unreachable
     for row in snapshot.stored.sorted_replicas:
-        if row.phase is not Phase.READY or is_unreachable(row, snapshot, now):
+        if row.phase is not Phase.READY or row.replica_id in unreachable:
             continue
         told = ailing(snapshot, row, now)
         stall = stall_of(snapshot, row, now)
@@ -221,7 +225,7 @@ def _profiles(snapshot: Snapshot) -> Iterator[Trouble]:
 
 
 def _replicas(snapshot: Snapshot, now: float) -> Iterator[Trouble]:
-    for _, row in sorted(snapshot.stored.replicas.items()):
+    for row in snapshot.stored.sorted_replicas:
         if row.wish is not Wish.SERVE:
             continue
         reason = row.reason or "no reason was told"
@@ -239,9 +243,13 @@ def _replicas(snapshot: Snapshot, now: float) -> Iterator[Trouble]:
 
 def _overdue(snapshot: Snapshot, now: float) -> Iterator[Trouble]:
     """What was told to agents and does not happen. Silent nodes have a line of their own."""
-    for _, row in sorted(snapshot.stored.replicas.items()):
-        held = [shard for shard in row.shards if not shard.released]
-        if not held or is_unreachable(row, snapshot, now):
+    unreachable = reach(snapshot, now).unreachable
+    for row in snapshot.stored.sorted_replicas:
+        if row.phase not in _MOVING:
+            continue
+        # Of several that make room together one may have exited, and keeps its claims until all have.
+        held = [one for one in row.shards if not one.released and exit_of(snapshot, row, one) is None]
+        if not held or row.replica_id in unreachable:
             continue
         model = snapshot.catalog.models.get(row.model)
         profile = model.profile(row.profile) if model else None
