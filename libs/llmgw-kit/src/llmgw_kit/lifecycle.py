@@ -58,22 +58,32 @@ def _broken(line: str, width: int | None) -> list[str]:
 class StopSignal:
     """SIGINT and SIGTERM as an event. A second signal exits at once: somebody means it.
 
-    `on_second` runs just before that exit, for what would otherwise outlive this process."""
+    `on_second` runs just before that exit, for what would otherwise outlive this process. With `on_hurry`
+    the second signal calls that and goes on stopping, and it is the third that exits."""
 
-    def __init__(self, *, on_second: Callable[[], None] | None = None) -> None:
+    def __init__(
+        self, *, on_second: Callable[[], None] | None = None, on_hurry: Callable[[], None] | None = None
+    ) -> None:
         self._event = asyncio.Event()
         self._on_second = on_second
+        self._on_hurry = on_hurry
         loop = asyncio.get_running_loop()
         for number in (signal.SIGINT, signal.SIGTERM):
             loop.add_signal_handler(number, self._on, number)
 
     def _on(self, number: int) -> None:
+        if self._event.is_set() and self._on_hurry is not None:
+            log.warning("%s again: stopping sooner; a third one exits at once", signal.Signals(number).name)
+            hurry, self._on_hurry = self._on_hurry, None
+            hurry()
+            return
         if self._event.is_set():
             log.warning("%s again: exiting at once", signal.Signals(number).name)
             if self._on_second is not None:
                 self._on_second()
             os._exit(128 + number)
-        log.info("%s: stopping; a second one exits at once", signal.Signals(number).name)
+        then = "exits at once" if self._on_hurry is None else "makes it quicker"
+        log.info("%s: stopping; a second one %s", signal.Signals(number).name, then)
         self._event.set()
 
     def is_set(self) -> bool:

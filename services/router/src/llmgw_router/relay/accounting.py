@@ -43,6 +43,8 @@ _ABORTED_ANSWERS = COUNTER["aborted_answers"]
 _ABORTED_CHUNKS = COUNTER["aborted_chunks"]
 _ABORTED_ENGINE = COUNTER["aborted_engine_us"]
 _SAMPLED = COUNTER["traces_sampled"]
+_SWEPT = COUNTER["swept_at_ns"]
+_LAG_LAST = COUNTER["lag_last_us"]
 
 _TTFT_BUCKETS_US = [bound * 1000 for bound in TTFT_BUCKETS_MS]
 _DURATION_BUCKETS_US = [bound * 1000 for bound in DURATION_BUCKETS_MS]
@@ -79,6 +81,7 @@ _QUEUE = Waits("queue")
 _HOLD = Waits("hold")
 CONNECT = Waits("connect")
 _GAP = Waits("gap")
+_LAG = Waits("lag")
 
 
 class Accounts:
@@ -95,6 +98,13 @@ class Accounts:
         """Begin or cease to make a record of every exchange; sampled ones have theirs in any case."""
         self.flush()
         self._every = telemetry.access_log
+
+    def turned(self, now_ns: int, due_ns: int) -> None:
+        """A sweep begins that was due at `due_ns`: the loop turns, and so late does it come to anything."""
+        counters = self._counters
+        counters[_SWEPT] = now_ns
+        counters[_LAG_LAST] = late_us = max(0, now_ns - due_ns) // 1000
+        _LAG.add(counters, late_us)
 
     def close(self, exchange: "Ending", endpoint: "Endpoint | None", now_ns: int) -> None:
         """Count a finished exchange."""

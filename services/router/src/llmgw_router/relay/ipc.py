@@ -101,6 +101,36 @@ class ActivationRefused(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     retry_after_s: float | None = None
 
 
+class AskRunning(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """Answer with Running, carrying the same number."""
+
+    ask: int
+
+
+class RunningRow(msgspec.Struct, frozen=True, kw_only=True):
+    """One exchange that is not over."""
+
+    request_id: str
+    method: str
+    path: str
+    model: str | None
+    endpoint_id: str | None
+    #: arriving, queued, held, connecting, waiting (for the engine's first byte), relaying.
+    phase: str
+    age_s: float
+    bytes_out: int
+    chunks: int
+    key_id: str | None
+    profile: str
+
+
+class Running(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    ask: int
+    worker: int
+    rows: tuple[RunningRow, ...]
+    left_out: int
+
+
 class Started(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     pid: int
     worker: int
@@ -217,8 +247,8 @@ class ModelCounts(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     models: tuple[ModelCount, ...]
 
 
-Down = Configure | Reconfigure | TableUpdate | TableDelta | KeysUpdate | Drain | Stop | ActivationRefused
-Up = Started | Applied | Want | Unwant | DrainedEndpoints | LogLines | AccessRecords | ModelCounts
+Down = Configure | Reconfigure | TableUpdate | TableDelta | KeysUpdate | Drain | Stop | ActivationRefused | AskRunning
+Up = Started | Applied | Want | Unwant | DrainedEndpoints | LogLines | AccessRecords | ModelCounts | Running
 
 decode_down = msgspec.msgpack.Decoder(Down).decode
 decode_up = msgspec.msgpack.Decoder(Up).decode

@@ -6,17 +6,20 @@ ever tell it anything again, so it gives the port up and finishes what it has.
 """
 
 import asyncio
+import faulthandler
 import gc
 import logging
 import os
 import signal
 import socket
 import sys
+import time
 from typing import cast
 
 from llmgw_router.relay import ipc
 from llmgw_router.relay.client import ClientConnection
 from llmgw_router.relay.hub import Hub
+from llmgw_router.relay.running import running
 from llmgw_router.relay.slots import COUNTER, Slots
 from llmgw_router.relay.stopping import Stopping
 from llmgw_router.relay.sweep import sweep
@@ -101,6 +104,9 @@ class Worker:
                 self._hub.room.refuse(message)
             case ipc.Drain(deadline_s=deadline_s, grace_s=grace_s):
                 self.drain(deadline_s, grace_s)
+            case ipc.AskRunning(ask=ask):
+                assert self._hub is not None
+                self.channel.tell(running(self._hub, ask))
             case ipc.Stop():
                 self._end(0)
 
@@ -123,10 +129,12 @@ class Worker:
         self.channel.tell(ipc.Started(pid=os.getpid(), worker=hub.worker))
 
     def _sweep_later(self, hub: Hub) -> None:
+        self._due_ns = time.monotonic_ns() + int(hub.limits.sweep_s * 1e9)
         self._loop.call_later(hub.limits.sweep_s, self._sweep, hub)
 
     def _sweep(self, hub: Hub) -> None:
         try:
+            hub.accounts.turned(time.monotonic_ns(), self._due_ns)
             sweep(hub)
         finally:
             self._sweep_later(hub)
@@ -163,6 +171,8 @@ def main(argv: list[str]) -> int:
     # The supervisor knows the order of stopping, and tells us; where a whole group is signalled, it is too.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    # Written by a handler in C, so that it also tells where a loop hangs that runs no Python handler.
+    faulthandler.register(signal.SIGUSR1, file=sys.stderr, all_threads=True)
     try:
         import uvloop
     except ImportError:

@@ -105,6 +105,11 @@ class WorkerProcess:
         if transport is not None and not transport.is_closing():
             transport.write(pack(message))
 
+    def dump(self) -> None:
+        """Have it write the stacks of its threads to its stderr."""
+        if not self.exited.is_set():
+            signal.pidfd_send_signal(self._pidfd, signal.SIGUSR1)
+
     def kill(self) -> None:
         """SIGKILL by pidfd: a number taken over by another process is never hit."""
         if not self.exited.is_set():

@@ -10,7 +10,7 @@ import asyncio
 import logging
 import socket
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Protocol
@@ -19,13 +19,17 @@ from llmgw_router.core.config import WorkerConfig
 from llmgw_router.core.keys import KeyRow
 from llmgw_router.relay import ipc
 from llmgw_router.relay.slots import EndpointActivity, Slots
+from llmgw_router.supervisor.asking import Asking, RunningNow
 from llmgw_router.supervisor.key_book import KeyBook
 from llmgw_router.supervisor.link import WorkerProcess
 from llmgw_router.supervisor.model_counts import ModelCounts
 from llmgw_router.supervisor.ports import Address, Reservation, address_of, listen_beside, reserve
 from llmgw_router.supervisor.pushes import Pushes
+from llmgw_router.supervisor.seat import Seat
+from llmgw_router.supervisor.seat import WorkerView as WorkerView
 from llmgw_router.supervisor.slot_book import SlotBook
 from llmgw_router.supervisor.tally import Tally
+from llmgw_router.supervisor.watching import watch
 
 logger = logging.getLogger(__name__)
 
@@ -72,32 +76,6 @@ class WorkerEvents(Protocol):
         """Finished exchanges, in batches; only where the telemetry asks for them."""
 
 
-@dataclass(frozen=True, slots=True)
-class WorkerView:
-    """One worker as the admin pages show it."""
-
-    worker: int
-    #: None: no process at this moment.
-    pid: int | None
-    serving: bool
-    applied_seq: int | None
-    deaths: int
-
-
-class _Seat:
-    """A worker's place, whoever sits there."""
-
-    def __init__(self, worker: int) -> None:
-        self.worker = worker
-        self.process: WorkerProcess | None = None
-        self.listeners: list[socket.socket] = []
-        self.serving = asyncio.Event()
-        self.deaths = 0
-        self.recent_deaths = 0
-        self.spawned_at = 0.0
-        self.respawn: asyncio.Task[None] | None = None
-
-
 class WorkerPool:
     """Owns the client port and the workers behind it. Use: start, push_table…, drain or stop."""
 
@@ -111,7 +89,7 @@ class WorkerPool:
         self._monotonic = monotonic
         self._slots = Slots.create(workers=config.workers, capacity=config.slot_capacity)
         self._book = SlotBook(self._slots)
-        self._seats = [_Seat(worker) for worker in range(config.workers)]
+        self._seats = [Seat(worker) for worker in range(config.workers)]
         self._reserved: Reservation | None = None
         #: What every worker is told, and every successor of one.
         self._worker_config = config.config
@@ -120,6 +98,9 @@ class WorkerPool:
         self._keys = KeyBook()
         #: Finished requests by model, of all workers and their predecessors.
         self.models = ModelCounts()
+        self._asking = Asking()
+        #: Bounds the wait for the workers' exits; hasten() brings it nearer.
+        self._leaving: asyncio.Timeout | None = None
         self._stopping = False
 
     @property
@@ -129,16 +110,7 @@ class WorkerPool:
 
     @property
     def workers(self) -> list[WorkerView]:
-        return [
-            WorkerView(
-                seat.worker,
-                seat.process.pid if seat.process else None,
-                seat.serving.is_set(),
-                self._tally.applied_by(seat.worker),
-                seat.deaths,
-            )
-            for seat in self._seats
-        ]
+        return [seat.view(self._slots, self._tally.applied_by(seat.worker)) for seat in self._seats]
 
     async def start(self) -> None:
         """Take the port, start every worker, and return when all of them accept connections.
@@ -225,6 +197,26 @@ class WorkerPool:
         await self._await_exits(deadline_s + 2.0)
         self._release()
 
+    def hasten(self, deadline_s: float) -> None:
+        """Bring the end of a drain nearer: what still runs is cut after `deadline_s`."""
+        self._to_all([ipc.Drain(deadline_s=deadline_s, grace_s=0.0)])
+        if self._leaving is not None:
+            until = asyncio.get_running_loop().time() + deadline_s + 2.0
+            before = self._leaving.when()
+            if before is None or until < before:
+                self._leaving.reschedule(until)
+
+    async def running(self, *, timeout_s: float = 2.0) -> RunningNow:
+        """What runs in every worker now, as far as they answer in time."""
+        return await self._asking.running(
+            [(seat.worker, seat.process.send) for seat in self._seats if seat.process is not None],
+            timeout_s=timeout_s,
+        )
+
+    async def watch(self, *, hang_s: float, sleep: Callable[[float], Awaitable[None]]) -> None:
+        """Replace workers whose loop stands still for `hang_s`. For ever."""
+        await watch(self._seats, self._slots, hang_s=hang_s, sleep=sleep)
+
     async def stop(self) -> None:
         """End all workers at once, running requests included."""
         self._stopping = True
@@ -247,7 +239,7 @@ class WorkerPool:
     async def _await_exits(self, timeout_s: float) -> None:
         leaving = [seat.process for seat in self._seats if seat.process is not None]
         try:
-            async with asyncio.timeout(timeout_s):
+            async with asyncio.timeout(timeout_s) as self._leaving:
                 for process in leaving:
                     await process.exited.wait()
         except TimeoutError:
@@ -269,7 +261,7 @@ class WorkerPool:
 
     # --- one worker's life
 
-    async def _spawn(self, seat: _Seat) -> None:
+    async def _spawn(self, seat: Seat) -> None:
         if not seat.listeners:
             assert self._reserved is not None
             backlog = self._config.backlog
@@ -297,7 +289,7 @@ class WorkerPool:
         # Before it listens, so that its first request already meets a table.
         seat.process.send(self._pushes.whole())
 
-    def _exited(self, seat: _Seat, returncode: int) -> None:
+    def _exited(self, seat: Seat, returncode: int) -> None:
         pid = seat.process.pid if seat.process else None
         seat.process = None
         seat.serving.clear()
@@ -324,7 +316,7 @@ class WorkerPool:
         )
         seat.respawn = asyncio.get_running_loop().create_task(self._respawn(seat, delay_s))
 
-    async def _respawn(self, seat: _Seat, delay_s: float) -> None:
+    async def _respawn(self, seat: Seat, delay_s: float) -> None:
         while True:
             await asyncio.sleep(delay_s)
             try:
@@ -338,14 +330,14 @@ class WorkerPool:
             else:
                 return
 
-    def _close_listeners(self, seat: _Seat) -> None:
+    def _close_listeners(self, seat: Seat) -> None:
         for sock in seat.listeners:
             sock.close()
         seat.listeners = []
 
     # --- what workers say
 
-    def _heard(self, seat: _Seat, message: ipc.Up) -> None:
+    def _heard(self, seat: Seat, message: ipc.Up) -> None:
         match message:
             case ipc.Started():
                 seat.serving.set()
@@ -367,6 +359,8 @@ class WorkerPool:
                 self._events.access(records)
             case ipc.ModelCounts(models=models):
                 self.models.add(models)
+            case ipc.Running():
+                self._asking.heard(message)
 
     @contextmanager
     def _wants_change(self) -> Iterator[None]:
