@@ -23,7 +23,7 @@ from pydantic_settings import SettingsConfigDict
 from llmgw_kit.addresses import HostPort, parse_host_port, parse_host_ports
 from llmgw_kit.errors import InvalidRequest, LlmgwError, StartupError
 from llmgw_kit.settings import ServiceSettings
-from llmgw_router.core.config import INTERACTIVE, Limits, RoutingProfile, Telemetry, WorkerConfig
+from llmgw_router.core.config import INTERACTIVE, Limits, RoutingProfile, Telemetry, UpstreamTls, WorkerConfig
 from llmgw_router.core.endpoints import (
     STATIC_POOL,
     StaticEndpoint,
@@ -32,6 +32,7 @@ from llmgw_router.core.endpoints import (
     static_endpoint,
 )
 from llmgw_router.settings_admission import AdmissionEntry
+from llmgw_router.settings_edges import check_origins, check_tls
 from llmgw_router.settings_profiles import PLAIN, Name, ProfileEntry, check_names, resolved
 
 CLIENT_PORT = 8080
@@ -79,6 +80,10 @@ class EndpointEntry(BaseModel):
     weight: int = 1
     #: Sent to the engine as `Authorization: Bearer`; what clients send never is.
     credential: SecretStr | None = None
+    #: Of an https URL: a PEM file of the authorities that sign its certificate, instead of upstream_ca ...
+    ca: Path | None = None
+    #: ... and the name that its certificate is made out to, where that is not the URL's host.
+    server_name: str | None = None
 
     @model_validator(mode="before")
     @classmethod
@@ -113,6 +118,8 @@ class EndpointEntry(BaseModel):
             pool=self.pool,
             weight=self.weight,
             credential=self.credential.get_secret_value() if self.credential else None,
+            ca=str(self.ca) if self.ca else None,
+            server_name=self.server_name,
         )
 
 
@@ -179,6 +186,14 @@ class RouterSettings(ServiceSettings):
     admission: AdmissionEntry = Field(
         AdmissionEntry.model_validate({}), description="how many requests at once, and how many may wait"
     )
+    upstream_ca: Path | None = Field(
+        None, description="PEM authorities that https engines are verified with; default the system's"
+    )
+    upstream_cert: Path | None = Field(None, description="PEM certificate shown to engines that ask for one")
+    upstream_key: Path | None = Field(None, description="its key, where that is a file of its own")
+    cors_origins: tuple[str, ...] = Field(
+        (), description="origins whose web pages may use the API, as https://app.example; * is any; off"
+    )
     access_log: bool = Field(False, description="one line a request, without bodies, queries or keys")
     log_level: Literal["debug", "info", "warning", "error"] = "info"
     log_style: Literal["text", "json"] = "text"
@@ -231,6 +246,15 @@ class RouterSettings(ServiceSettings):
             model_profiles=self.model_profiles,
             admission=self.admission.admission(),
             telemetry=Telemetry(access_log=self.access_log),
+            upstream_tls=self.upstream_tls(),
+            cors_origins=self.cors_origins,
+        )
+
+    def upstream_tls(self) -> UpstreamTls:
+        return UpstreamTls(
+            ca=str(self.upstream_ca) if self.upstream_ca else None,
+            cert=str(self.upstream_cert) if self.upstream_cert else None,
+            key=str(self.upstream_key) if self.upstream_key else None,
         )
 
     def named(self, port: int) -> str:
@@ -281,6 +305,8 @@ def check(settings: RouterSettings) -> None:
         check_together(settings.static_endpoints())
     except InvalidRequest as e:
         raise StartupError(e.text, next_steps=e.next_steps) from None
+    check_tls(settings.upstream_tls(), [str(entry.ca) for entry in settings.endpoints if entry.ca])
+    check_origins(settings.cors_origins)
     client = settings.client_address
     if not client.loopback and not settings.insecure:
         raise StartupError(

@@ -146,6 +146,16 @@ class Telemetry(msgspec.Struct, frozen=True, kw_only=True):
     trace_follow_parent: bool = True
 
 
+class UpstreamTls(msgspec.Struct, frozen=True, kw_only=True):
+    """Files of PEM, by path; read by each worker at its first connection to an https endpoint."""
+
+    #: Authorities that engines' certificates are verified with. None: the system's.
+    ca: str | None = None
+    #: Certificate, with its key or without, that is shown to engines which ask for one.
+    cert: str | None = None
+    key: str | None = None
+
+
 class WorkerConfig(msgspec.Struct, frozen=True, kw_only=True):
     """All of it. `profiles` by name; `default_profile` and every value of `model_profiles` is one of them."""
 
@@ -159,5 +169,8 @@ class WorkerConfig(msgspec.Struct, frozen=True, kw_only=True):
     choosing: Choosing = Choosing()
     admission: Admission = Admission()
     telemetry: Telemetry = Telemetry()
+    upstream_tls: UpstreamTls = UpstreamTls()
+    #: Origins whose pages may read answers; "*" is any. Empty: no browser but on our own pages (W48).
+    cors_origins: tuple[str, ...] = ()
     #: Nobody is served without a key, not even before the first KeysUpdate has come.
     keys_required: bool = False

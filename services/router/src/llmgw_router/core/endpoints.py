@@ -32,6 +32,9 @@ class StaticEndpoint:
     pool: str = STATIC_POOL
     weight: int = 1
     credential: str | None = None
+    #: Of an https endpoint: a file of authorities, and the name in its certificate. None: the usual ones.
+    ca: str | None = None
+    server_name: str | None = None
 
     def __repr__(self) -> str:
         return f"<static {self.endpoint_id} {self.host}:{self.port}{self.base_path} {','.join(self.models)}>"
@@ -56,6 +59,8 @@ def static_endpoint(
     pool: str = STATIC_POOL,
     weight: int = 1,
     credential: str | None = None,
+    ca: str | None = None,
+    server_name: str | None = None,
 ) -> StaticEndpoint:
     """One checked endpoint. Raises InvalidRequest naming the part that is wrong."""
     endpoint_id = endpoint_id.strip()
@@ -78,6 +83,11 @@ def static_endpoint(
         raise InvalidRequest(f"endpoint {endpoint_id} has weight {weight}; expected 1 or more")
     parts, port = _split_url(endpoint_id, url.strip())
     assert parts.hostname is not None
+    if parts.scheme == "http" and (ca is not None or server_name is not None):
+        raise InvalidRequest(
+            f"endpoint {endpoint_id} has a ca or server_name, but its URL is plain http",
+            next_steps=["write https:// in its url, or leave them out"],
+        )
     return StaticEndpoint(
         endpoint_id=endpoint_id,
         tls=parts.scheme == "https",
@@ -88,6 +98,8 @@ def static_endpoint(
         pool=pool,
         weight=weight,
         credential=credential,
+        ca=ca,
+        server_name=server_name,
     )
 
 
@@ -150,6 +162,8 @@ def static_table(
             port=endpoint.port,
             base_path=endpoint.base_path,
             tls=endpoint.tls,
+            tls_ca=endpoint.ca,
+            tls_name=endpoint.server_name,
             pool=endpoint.pool,
             weight=endpoint.weight,
             credential=endpoint.credential,

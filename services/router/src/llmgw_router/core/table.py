@@ -35,6 +35,10 @@ class EndpointRow(msgspec.Struct, frozen=True, kw_only=True):
     #: Prefix of every path asked there: "" or "/something", without a trailing slash.
     base_path: str = ""
     tls: bool = False
+    #: File of the authorities of this one endpoint. None: those of all (see config.UpstreamTls).
+    tls_ca: str | None = None
+    #: What its certificate must be made out to. None: its host.
+    tls_name: str | None = None
     pool: str = "static"
     #: Share of the load relative to others of the model; at least 1.
     weight: int = 1

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from llmgw_router.core.policy import cool_down_s
 from llmgw_router.core.table import EndpointRow
 from llmgw_router.relay.slots import BROKEN, FAILED, IN_FLIGHT, LAST_TOUCH, PICKS, Slots
+from llmgw_router.relay.tls import Contexts
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -148,10 +149,18 @@ class EngineEndpoint:
         return b"\r\n".join(lines) + b"\r\n"
 
     async def connect(
-        self, loop: asyncio.AbstractEventLoop, make: "Callable[[], UpstreamConnection]"
+        self, loop: asyncio.AbstractEventLoop, make: "Callable[[], UpstreamConnection]", contexts: Contexts
     ) -> "UpstreamConnection":
         """Open one connection. Raises OSError."""
-        _, connection = await loop.create_connection(make, self.host, self.port, ssl=self.row.tls or None)
+        row = self.row
+        context = contexts.of(row)
+        _, connection = await loop.create_connection(
+            make,
+            self.host,
+            self.port,
+            ssl=context,
+            server_hostname=None if context is None else row.tls_name or row.host,
+        )
         return connection
 
 
@@ -182,7 +191,7 @@ class ColdEndpoint:
         """See take."""
 
     async def connect(
-        self, loop: asyncio.AbstractEventLoop, make: "Callable[[], UpstreamConnection]"
+        self, loop: asyncio.AbstractEventLoop, make: "Callable[[], UpstreamConnection]", contexts: Contexts
     ) -> "UpstreamConnection":
         """Open one connection. Raises OSError."""
         _, connection = await loop.create_unix_connection(make, self.path)

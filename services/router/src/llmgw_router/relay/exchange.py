@@ -27,6 +27,7 @@ from llmgw_router.relay.pins import id_in
 from llmgw_router.relay.reading import Spot, read_model, rename
 from llmgw_router.relay.room import refuse_cold, refuse_loading
 from llmgw_router.relay.slots import COUNTER
+from llmgw_router.relay.tls import reason_of
 from llmgw_router.relay.upstream import BUSY, DENIALS, NOT_HERE, UpstreamConnection
 
 if TYPE_CHECKING:
@@ -189,11 +190,12 @@ class Exchange(Ending):
     async def _connect(self, endpoint: "Endpoint") -> None:
         began_ns = monotonic_ns()
         try:
-            connection = await endpoint.connect(self.hub.loop, lambda: UpstreamConnection(endpoint))
+            connection = await endpoint.connect(
+                self.hub.loop, lambda: UpstreamConnection(endpoint), self.hub.contexts
+            )
         except OSError as error:
             self.connecting = None
-            reason = error.strerror or str(error)
-            self._fail(errors.UNREACHABLE, f"The engine cannot be reached: {reason}.", again=True)
+            self._fail(errors.UNREACHABLE, f"The engine cannot be reached: {reason_of(error)}.", again=True)
         else:
             self.connecting = None
             self.connect_ns = monotonic_ns() - began_ns

@@ -23,6 +23,7 @@ from llmgw_router.relay.live_routes import LiveRoutes
 from llmgw_router.relay.pins import Pins
 from llmgw_router.relay.room import WaitingRoom
 from llmgw_router.relay.slots import COUNTER, GAUGES, Slots
+from llmgw_router.relay.tls import Contexts
 from llmgw_router.relay.tracing import tracer_of
 
 if TYPE_CHECKING:
@@ -146,6 +147,7 @@ class Hub:
         """Swap the configuration. What runs keeps the profile it began with."""
         self.config = config
         self.limits = config.limits
+        self.contexts = Contexts(config.upstream_tls)
         self.default_profile = config.profiles[config.default_profile]
         self.accounts.reconfigure(config.telemetry)
         self.tracer = tracer_of(config.telemetry)

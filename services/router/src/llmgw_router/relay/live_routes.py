@@ -106,9 +106,13 @@ class LiveRoutes:
         elif endpoint.row != row:
             before = endpoint.row
             endpoint.update(row)
-            if (before.host, before.port, before.tls) != (row.host, row.port, row.tls):
+            if _where(before) != _where(row):
                 endpoint.close_idle()
         return endpoint
 
     def _drained(self, endpoint: EngineEndpoint) -> None:
         self._hub.tell(ipc.DrainedEndpoints(seq=self._seq, endpoint_ids=(endpoint.name,)))
+
+
+def _where(row: EndpointRow) -> tuple[object, ...]:
+    return row.host, row.port, row.tls, row.tls_ca, row.tls_name
