@@ -32,9 +32,18 @@ async def with_a_bad_one(clock: FakeClock, **profile: Any) -> Reign:
     return reign
 
 
-@pytest.mark.parametrize("profile", [{"context_length": 10**12}, {"tensor_parallel": -1}], ids=str)
+@pytest.mark.parametrize(
+    ("profile", "field"),
+    [
+        ({"context_length": 10**12}, "context_length is 1000000000000"),
+        ({"tensor_parallel": -1}, "tensor_parallel is -1"),
+        ({"args": ("--x", "\udcff")}, "args"),
+        ({"ready_timeout_s": "soon"}, "ready_timeout_s is 'soon'"),
+    ],
+    ids=str,
+)
 async def test_one_spec_that_cannot_be_told_fails_its_replica_alone(
-    fake_clock: FakeClock, profile: dict[str, Any]
+    fake_clock: FakeClock, profile: dict[str, Any], field: str
 ) -> None:
     reign = await with_a_bad_one(fake_clock, **profile)
     session = await reign.fleet.open(hello())
@@ -42,7 +51,8 @@ async def test_one_spec_that_cannot_be_told_fails_its_replica_alone(
     rows = {row.model: row for row in reign.ledger.stored.replicas.values()}
     assert rows[ModelId("tiny")].phase is Phase.RESERVED
     bad = rows[ModelId("bad")]
-    assert "model bad cannot be told to its agent" in str(bad)
+    # With the field: "Value out of range" alone says nothing of a spec with thirty numbers.
+    assert f"model bad cannot be told to its agent: {field}" in str(bad)
     assert "correct its spec: in the configuration file" in str(bad)
     assert all(shard.released for shard in bad.shards)
     # It is tried again as any failed start is, and given up in the end; the leader lives.
