@@ -1,4 +1,4 @@
-"""Keys on the wire: who is let in where, what strangers learn, what reaches an engine (W03, W04, W37, HO30)."""
+"""Keys on the wire: who is let in, what strangers learn, what reaches an engine (W03, W04, W37, HO30)."""
 
 import asyncio
 from pathlib import Path

@@ -7,10 +7,10 @@ import os
 import re
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, ClassVar, TypeVar
+from typing import Any, ClassVar, TypeVar, get_args
 
 import yaml
-from pydantic import SecretStr, ValidationError
+from pydantic import BaseModel, SecretStr, ValidationError
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict, SettingsError
 
 from llmgw_kit.errors import StartupError
@@ -159,6 +159,23 @@ def effective(settings: ServiceSettings) -> str:
     return yaml.safe_dump(shown, sort_keys=False, allow_unicode=True)
 
 
+def _is_secret(cls: type[BaseModel], loc: tuple[int | str, ...]) -> bool:
+    """Whether what stands at `loc` is a secret, at whatever depth of tables and lists."""
+    models, secret = {cls}, False
+    for part in loc:
+        annotations = [model.model_fields[part].annotation for model in models if part in model.model_fields]
+        if annotations:
+            secret = any("Secret" in str(one) for one in annotations)
+            models = {found for one in annotations for found in _models_in(one)}
+    return secret
+
+
+def _models_in(annotation: Any) -> set[type[BaseModel]]:
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return {annotation}
+    return {found for part in get_args(annotation) for found in _models_in(part)}
+
+
 def _explain(
     e: ValidationError,
     cls: type[ServiceSettings],
@@ -182,7 +199,7 @@ def _explain(
         message = problem["msg"].removeprefix("Value error, ")
         value = problem.get("input")
         # The raw input of a secret field is a plain string: it must not reach a terminal or a log.
-        secret = top in cls.model_fields and "Secret" in str(cls.model_fields[top].annotation)
+        secret = _is_secret(cls, problem["loc"])
         given = (
             ""
             if secret or isinstance(value, (dict, list, SecretStr)) or problem["type"] == "missing"

@@ -4,6 +4,8 @@ What only `serve` needs is imported there: a container asks `healthcheck` every 
 for it would cost more than what is asked.
 """
 
+import logging
+import os
 import sys
 from pathlib import Path
 from typing import Any
@@ -13,7 +15,9 @@ import click
 from llmgw_kit import lifecycle, logs
 from llmgw_kit.errors import LlmgwError
 from llmgw_kit.settings import effective, load
+from llmgw_router.core.keys import RANDOM_BYTES, digest_of, key_of
 from llmgw_router.settings import RouterSettings, check, with_flag_endpoints
+from llmgw_router.settings_keys import DIGEST_PREFIX, file_warning
 
 CONFIG_ENV = "LLMGW_ROUTER_CONFIG"
 
@@ -24,7 +28,7 @@ _config = click.option(
     help=f"YAML file of settings; also {CONFIG_ENV}",
 )
 _listen = click.option(
-    "--listen", metavar="H:P", help="client API; 127.0.0.1:8080, or 0.0.0.0:8080 if insecure"
+    "--listen", metavar="H:P", help="client API; 127.0.0.1:8080, or 0.0.0.0:8080 if keys guard it"
 )
 _metrics_listen = click.option(
     "--metrics-listen", metavar="H:P", help="metrics and health only; off by default"
@@ -76,6 +80,8 @@ def serve(config: Path | None, endpoints: tuple[str, ...], print_config: bool, *
     if print_config:
         return
     logs.configure(level=settings.log_level, style=settings.log_style)
+    if (wrong := file_warning(settings.keys, config)) is not None:
+        logging.getLogger(__name__).warning("%s", wrong)
     from llmgw_router.serving import serve as serve_router
 
     sys.exit(lifecycle.run(lambda: serve_router(settings)))
@@ -94,6 +100,22 @@ def healthcheck(config: Path | None, **flags: Any) -> None:
     fine, text = lifecycle.probe(settings.metrics_address or settings.client_address)
     click.echo(text)
     sys.exit(0 if fine else 1)
+
+
+@cli.group()
+def key() -> None:
+    """API keys of a router that has no database; with one, see llmgwctl key create."""
+
+
+@key.command()
+def new() -> None:
+    """Print a new key, and its digest for `keys:` in the file. The key is shown once and kept nowhere."""
+    made = key_of(os.urandom(RANDOM_BYTES))
+    digest = digest_of(made.encode()).hex()
+    click.echo(f"key     {made}")
+    click.echo(f"digest  {DIGEST_PREFIX}{digest}")
+    click.echo("next: give the key to its user, and write the digest into the file that --config names:")
+    click.echo(f"  keys:\n    - id: key-{digest[:8]}\n      digest: {DIGEST_PREFIX}{digest}")
 
 
 def _fail(e: LlmgwError) -> None:

@@ -1,11 +1,12 @@
 """What the router's supervisor needs from outside, as its loops see it."""
 
-from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
 from llmgw_kit.addresses import HostPort
 from llmgw_router.core.activity import Report
+from llmgw_router.core.keys import KeyRow
 from llmgw_router.core.learned import Delta, Routes, Snapshot
 from llmgw_router.relay.ipc import ActivationRefused, EndpointRow, TableUpdate
 from llmgw_router.relay.slots import EndpointActivity
@@ -114,6 +115,42 @@ class ActivityStore(Protocol):
     async def goodbye(self) -> None: ...
 
     async def close(self) -> None: ...
+
+
+@dataclass(frozen=True)
+class KeysChange:
+    """Keys as of one version: all of them, or what differs from the version that was asked about."""
+
+    version: int
+    whole: bool
+    keys: Sequence[KeyRow]
+    #: Digests of those that are good no more.
+    gone: Sequence[bytes]
+
+
+class KeysStore(Protocol):
+    """Where keys live."""
+
+    async def changed(self, since: int | None) -> KeysChange | None:
+        """What came after version `since`; None: nothing. Raises Unavailable."""
+        ...
+
+    async def hinted(self, within_s: float) -> None:
+        """Return when something seems to have changed, or after so long."""
+        ...
+
+    async def close(self) -> None: ...
+
+
+class KeysSink(Protocol):
+    """The relay workers, as far as keys go to them."""
+
+    @property
+    def keys_held(self) -> int: ...
+
+    def push_keys(self, rows: Iterable[KeyRow], gone: Iterable[bytes] = (), *, whole: bool) -> None: ...
+
+    def keys_are_stale(self, why: str) -> None: ...
 
 
 class RoutesStore(Protocol):

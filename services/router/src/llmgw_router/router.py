@@ -12,18 +12,22 @@ from llmgw_kit.errors import StartupError
 from llmgw_kit.lifecycle import StopSignal, cancel_all, until_stopped
 from llmgw_router.activations import Activations
 from llmgw_router.activity import ActivityLoop
+from llmgw_router.adapters import keys_file
 from llmgw_router.adapters.activity_redis import RedisActivity
 from llmgw_router.adapters.controller import GrpcControllers, Identity
+from llmgw_router.adapters.keys_postgres import PostgresKeys
 from llmgw_router.adapters.metrics import RouterMetrics
 from llmgw_router.adapters.probe import HttpProbe
 from llmgw_router.adapters.routes_file import RoutesFile
 from llmgw_router.board import Board, Source
 from llmgw_router.core.endpoints import static_table
 from llmgw_router.core.learned import CatalogEntry, Routes
+from llmgw_router.keys import KeysLoop
 from llmgw_router.leader import LeaderFollower
 from llmgw_router.loops import keep_routes, use_kept_routes
 from llmgw_router.relay.ipc import AccessRecord
 from llmgw_router.settings import RouterSettings
+from llmgw_router.settings_keys import KeyEntry
 from llmgw_router.supervisor.ports import PortTaken
 from llmgw_router.supervisor.workers import PoolConfig, WorkerPool
 
@@ -57,6 +61,7 @@ class Router:
         self.follower: LeaderFollower | None = None
         self.activations: Activations | None = None
         self.activity: ActivityLoop | None = None
+        self.keys: KeysLoop | None = None
         self._tasks: list[asyncio.Task[Any]] = []
 
     # --- what the pool tells
@@ -130,6 +135,24 @@ class Router:
             ),
             Source.STATIC,
         )
+
+    def serve_keys(self, entries: Sequence[KeyEntry]) -> None:
+        """Put the keys of the file in force; also again, when it has changed."""
+        keys_file.put_in_force(entries, self.pool)
+
+    def follow_keys(self, dsn: str) -> None:
+        """Learn keys from the database, and what becomes of them."""
+        store = PostgresKeys(dsn)
+        self.keys = KeysLoop(store, self.pool, self.clock)
+
+        async def learn() -> None:
+            assert self.keys is not None
+            try:
+                await self.keys.run()
+            finally:
+                await store.close()
+
+        self._spawn(learn(), "keys")
 
     def follow(self, identity: Identity, store: RoutesFile) -> None:
         """Learn routes from the controllers, from kept ones until those are heard."""

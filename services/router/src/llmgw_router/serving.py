@@ -58,6 +58,7 @@ async def serve(settings: RouterSettings) -> int:
             cold_app(
                 lambda: router.board.routes if router.board.source else None,
                 router.ready,
+                key=router.pool.key if settings.guarded else None,
                 first_seen=int(clock.unix_s()),
             ),
             [_unix_listener(cold_socket)],
@@ -67,6 +68,10 @@ async def serve(settings: RouterSettings) -> int:
         opened.push_async_callback(router.close)
         if settings.endpoints:
             router.serve_static()
+        if settings.keys:
+            router.serve_keys(settings.keys)
+        elif settings.database_url is not None:
+            router.follow_keys(settings.database_url.get_secret_value())
         client = await router.start_client()
         metrics_pages = await serve_http(
             metrics_app(figures, router.metrics.refresh, router.ready),
@@ -135,7 +140,9 @@ def _tell_listeners(
         log.info("metrics on http://%s", bound_address(metrics, settings.metrics_address.host))
     else:
         log.info("metrics: off (admin listener only)")
-    if settings.listen is None and not settings.insecure:
+    if settings.guarded:
+        log.info("every request needs an API key")
+    elif settings.listen is None and not settings.insecure:
         log.warning("the client API is on loopback only, since no API key guards it; --insecure opens it")
     elif not client.loopback:
         log.warning("INSECURE: no API key guards %s; whoever reaches it may use every model", client)

@@ -32,6 +32,7 @@ from llmgw_router.core.endpoints import (
     static_endpoint,
 )
 from llmgw_router.settings_admission import AdmissionEntry
+from llmgw_router.settings_keys import KeyEntry, doubled
 from llmgw_router.settings_edges import check_origins, check_tls
 from llmgw_router.settings_profiles import PLAIN, Name, ProfileEntry, check_names, resolved
 
@@ -62,6 +63,12 @@ def _redis_url(value: SecretStr) -> SecretStr:
     parts = urlsplit(value.get_secret_value())
     if parts.scheme not in ("redis", "rediss", "unix") or not (parts.hostname or parts.path):
         raise ValueError("this is no Redis URL; expected redis://[:PASSWORD@]HOST:PORT[/DB]")
+    return value
+
+
+def _postgres_url(value: SecretStr) -> SecretStr:
+    if urlsplit(value.get_secret_value()).scheme not in ("postgres", "postgresql"):
+        raise ValueError("this is no Postgres URL; expected postgresql://USER:PASSWORD@HOST:PORT/DATABASE")
     return value
 
 
@@ -133,7 +140,7 @@ class RouterSettings(ServiceSettings):
     model_config = SettingsConfigDict(env_prefix="LLMGW_ROUTER_")
 
     listen: Address | None = Field(
-        None, description="client API; default 127.0.0.1:8080, with insecure 0.0.0.0:8080"
+        None, description="client API; default 0.0.0.0:8080 with API keys (or insecure), else 127.0.0.1:8080"
     )
     admin_listen: Address = Field("127.0.0.1:9090", description="metrics and debugging; loopback on purpose")
     metrics_listen: Address | None = Field(None, description="metrics and health only, safe to expose; off")
@@ -194,16 +201,26 @@ class RouterSettings(ServiceSettings):
     cors_origins: tuple[str, ...] = Field(
         (), description="origins whose web pages may use the API, as https://app.example; * is any; off"
     )
+    database_url: Annotated[SecretStr, AfterValidator(_postgres_url)] | None = Field(
+        None, description="Postgres with API keys and usage; every request then needs a key"
+    )
+    keys: Annotated[tuple[KeyEntry, ...], BeforeValidator(_listed)] = Field(
+        (), description="API keys without a database: digests, or keys; with any, every request needs one"
+    )
     access_log: bool = Field(False, description="one line a request, without bodies, queries or keys")
     log_level: Literal["debug", "info", "warning", "error"] = "info"
     log_style: Literal["text", "json"] = "text"
 
     @property
     def client_address(self) -> HostPort:
-        """Where the client API listens: as given, else the default that fits `insecure`."""
-        return parse_host_port(
-            self.listen or (OPEN_LISTEN if self.insecure else LOOPBACK_LISTEN), what="--listen"
-        )
+        """Where the client API listens: as given, else beyond loopback where keys guard it, or `insecure`."""
+        default = OPEN_LISTEN if self.insecure or self.guarded else LOOPBACK_LISTEN
+        return parse_host_port(self.listen or default, what="--listen")
+
+    @property
+    def guarded(self) -> bool:
+        """Whether every request needs a key."""
+        return bool(self.keys) or self.database_url is not None
 
     @property
     def admin_address(self) -> HostPort:
@@ -246,6 +263,7 @@ class RouterSettings(ServiceSettings):
             model_profiles=self.model_profiles,
             admission=self.admission.admission(),
             telemetry=Telemetry(access_log=self.access_log),
+            keys_required=self.guarded,
             upstream_tls=self.upstream_tls(),
             cors_origins=self.cors_origins,
         )
@@ -307,12 +325,20 @@ def check(settings: RouterSettings) -> None:
         raise StartupError(e.text, next_steps=e.next_steps) from None
     check_tls(settings.upstream_tls(), [str(entry.ca) for entry in settings.endpoints if entry.ca])
     check_origins(settings.cors_origins)
+    if settings.keys and settings.database_url is not None:
+        raise StartupError(
+            "keys and database_url exclude each other: two places would say who may ask",
+            next_steps=["keep `keys:` in the file, or create them with llmgwctl key create"],
+        )
+    if (wrong := doubled(settings.keys)) is not None:
+        raise StartupError(wrong, next_steps=["give each key an id of its own in `keys:`"])
     client = settings.client_address
-    if not client.loopback and not settings.insecure:
+    if not client.loopback and not settings.insecure and not settings.guarded:
         raise StartupError(
             f"refusing to listen on {client}: no API key guards it: whoever reaches it could use every model",
             next_steps=[
                 f"this machine only: --listen 127.0.0.1:{client.port}",
+                "or guard it: `keys:` in the file (llmgw-router key new prints one), or database_url",
                 "or accept that on a trusted network: --insecure",
             ],
         )

@@ -4,6 +4,7 @@ import logging
 import re
 import secrets
 from collections.abc import Callable
+from typing import Any
 
 import msgspec
 from aiohttp import web
@@ -12,23 +13,46 @@ from aiohttp.typedefs import Handler
 from llmgw_kit.telemetry import Ready, health_routes
 from llmgw_router.cold.models import model_objects
 from llmgw_router.core.errors import INTERNAL, METHOD_NOT_ALLOWED, MODEL_NOT_FOUND, STARTING, Kind, body
+from llmgw_router.core.keys import KeyRow, may_use
 from llmgw_router.core.learned import Routes
 
 log = logging.getLogger(__name__)
 
 UNKNOWN_URL = Kind("unknown_url", 404, "invalid_request_error", "unknown_url")
 REQUEST_ID = "x-request-id"
+#: Set by relay workers, who let nobody else's pass.
+KEY_ID = "x-llmgw-key"
 _SANE_ID = re.compile(r"[A-Za-z0-9._:/+=@-]{1,128}")
 
 
-def cold_app(routes: Callable[[], Routes | None], ready: Ready, *, first_seen: int) -> web.Application:
-    """`routes` gives those in force, None while there are none; `first_seen` as for model_objects."""
+def cold_app(
+    routes: Callable[[], Routes | None],
+    ready: Ready,
+    *,
+    first_seen: int,
+    key: Callable[[str], KeyRow | None] | None = None,
+) -> web.Application:
+    """`routes` gives those in force, None while there are none; `first_seen` as for model_objects. `key`
+    finds the key of an id; None: no key is asked for."""
 
-    async def models(_: web.Request) -> web.Response:
+    def visible(request: web.Request, known: Routes) -> dict[str, dict[str, Any]]:
+        """What the caller may use. Who calls, a relay worker has checked and told (W59)."""
+        objects = model_objects(known, first_seen=first_seen)
+        if key is None:
+            return objects
+        row = key(request.headers.get(KEY_ID, ""))
+        if row is None:
+            # Revoked since the worker looked: nothing is what it may use.
+            return {}
+        return {
+            name: made for name, made in objects.items() if may_use(row, name, made.get("alias_of", name))
+        }
+
+    async def models(request: web.Request) -> web.Response:
         known = routes()
         if known is None:
             return _starting()
-        objects = model_objects(known, first_seen=first_seen)
+        objects = visible(request, known)
         return _json({"object": "list", "data": list(objects.values())})
 
     async def model(request: web.Request) -> web.Response:
@@ -36,7 +60,7 @@ def cold_app(routes: Callable[[], Routes | None], ready: Ready, *, first_seen: i
         known = routes()
         if known is None:
             return _starting()
-        found = model_objects(known, first_seen=first_seen).get(name)
+        found = visible(request, known).get(name)
         if found is None:
             return refusal(MODEL_NOT_FOUND, f"The model {name!r} does not exist.")
         return _json(found)

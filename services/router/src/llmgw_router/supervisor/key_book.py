@@ -40,7 +40,7 @@ class KeyBook:
         yield from _in_parts(self._rows.values())
 
     def change(self, rows: Iterable[KeyRow], gone: Iterable[bytes]) -> Iterator[KeysUpdate]:
-        """New or changed ones, and digests of those that are good no more; without either all are confirmed."""
+        """New or changed ones, and digests of those that are good no more. Without either all stay good."""
         assert self._rows is not None, "a change of keys before there were any"
         changed, away = tuple(rows), tuple(gone)
         for digest in away:

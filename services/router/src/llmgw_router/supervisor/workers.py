@@ -156,6 +156,15 @@ class WorkerPool:
             if seat.process is not None:
                 seat.process.send(delta)
 
+    @property
+    def keys_held(self) -> int:
+        """API keys that the workers know."""
+        return len(self._keys)
+
+    def key(self, key_id: str) -> KeyRow | None:
+        """A key that is good as far as anybody has said."""
+        return self._keys.by_id(key_id)
+
     def push_keys(self, rows: Iterable[KeyRow], gone: Iterable[bytes] = (), *, whole: bool) -> None:
         """Give every worker the keys, all of them or what has changed."""
         self._to_all(self._keys.replace(rows) if whole else self._keys.change(rows, gone))

@@ -1,0 +1,12 @@
+"""Keys of the router's own file: there when it starts, replaced as a whole when the file is read again."""
+
+from collections.abc import Sequence
+
+from llmgw_router.ports import KeysSink
+from llmgw_router.settings_keys import KeyEntry
+
+
+def put_in_force(entries: Sequence[KeyEntry], sink: KeysSink) -> None:
+    """Tell every worker that these are all the keys there are. Whoever is not among them is refused from its
+    next request on, also when the last one goes: a file that loses its keys opens nothing."""
+    sink.push_keys([entry.row() for entry in entries], whole=True)
