@@ -236,7 +236,8 @@ async def test_drain_finishes_what_runs(tmp_path: Path) -> None:
         await c.head()
         assert await c.chunk() == b"data: 1\n\n"
         port = r.port
-        draining = asyncio.create_task(r.pool.drain(10.0, grace_s=0.5))
+        # Longer than the second after which a client tries again whose beginning was refused.
+        draining = asyncio.create_task(r.pool.drain(10.0, grace_s=5.0))
         with pytest.raises(ConnectionRefusedError):
             while True:
                 _, writer = await asyncio.open_connection("127.0.0.1", port)

@@ -8,7 +8,6 @@ try, because the others should get those connections then.
 
 import asyncio
 import logging
-import socket
 import time
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
