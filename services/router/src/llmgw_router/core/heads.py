@@ -33,6 +33,9 @@ REQ_TRACE: Final = 10
 REQ_PROFILE: Final = 20
 REQ_HEARTBEAT: Final = 21
 
+#: Which web page asks, said by browsers.
+REQ_ORIGIN: Final = 20
+
 #: The same for answers.
 RES_DROP: Final = 1
 RES_LENGTH: Final = 2
@@ -52,6 +55,7 @@ REQUEST: Final[dict[bytes, int]] = {
     b"expect": REQ_EXPECT,
     b"content-encoding": REQ_ENCODING,
     b"x-request-id": REQ_ID,
+    b"origin": REQ_ORIGIN,
     b"traceparent": REQ_TRACE,
     b"x-llmgw-profile": REQ_PROFILE,
     b"x-llmgw-heartbeat": REQ_HEARTBEAT,
@@ -85,6 +89,10 @@ RESPONSE: Final[dict[bytes, int]] = {
     b"te": RES_DROP,
     b"trailer": RES_DROP,
     b"upgrade": RES_DROP,
+    # What pages may read is said by us: an engine speaks for itself alone.
+    b"access-control-allow-origin": RES_DROP,
+    b"access-control-allow-credentials": RES_DROP,
+    b"access-control-expose-headers": RES_DROP,
     # Ours are sent instead.
     b"server": RES_DROP,
     b"date": RES_DROP,

@@ -24,6 +24,7 @@ from llmgw_router.core.heads import (
     REQ_HOST,
     REQ_ID,
     REQ_LENGTH,
+    REQ_ORIGIN,
     REQ_PRIVATE,
     REQ_PROFILE,
     REQ_TRACE,
@@ -34,6 +35,7 @@ from llmgw_router.core.heads import (
 )
 from llmgw_router.core.scan import BIG_BYTES
 from llmgw_router.relay.acceptance import too_large, unacceptable
+from llmgw_router.relay.cors import allowed
 from llmgw_router.relay.exchange import Exchange
 from llmgw_router.relay.hub import Hub
 from llmgw_router.relay.request import Request
@@ -173,6 +175,10 @@ class ClientConnection(asyncio.Protocol):
                 exchange.content_encoding = value
         elif field == REQ_EXPECT:
             exchange.expects = value
+        elif field == REQ_ORIGIN:
+            exchange.head.append(b"origin: " + value)
+            if self.hub.config.cors_origins:
+                exchange.origin = allowed(self.hub.config.cors_origins, value)
         elif field == REQ_PROFILE:
             exchange.asked_profile = value
         elif field == REQ_HEARTBEAT:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from llmgw_router.core import errors
 from llmgw_router.core.errors import Kind
 from llmgw_router.relay.answer import BY_CLOSE
+from llmgw_router.relay.cors import shown
 from llmgw_router.relay.phase import ARRIVING, OVER
 from llmgw_router.relay.relaying import Relaying
 from llmgw_router.relay.slots import COUNTER
@@ -90,6 +91,15 @@ class Ending(Relaying):
             close=not self.keep,
             head_only=self.method == b"HEAD",
         )
+        if self.origin is not None:
+            answer = shown(answer, self.origin)
+        self.head_sent = True
+        self.client.transport.write(answer)
+        self.finish(monotonic_ns())
+
+    def answer_at_once(self, status: int, answer: bytes) -> None:
+        """Send a whole answer of ours that is no refusal."""
+        self.status = status
         self.head_sent = True
         self.client.transport.write(answer)
         self.finish(monotonic_ns())

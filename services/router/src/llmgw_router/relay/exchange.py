@@ -18,6 +18,7 @@ from llmgw_router.core.routes import Content, Dialect
 from llmgw_router.core.table import ModelRow, Waiting, while_cold
 from llmgw_router.relay.access import is_guarded
 from llmgw_router.relay.accounting import CONNECT
+from llmgw_router.relay.cors import preflight, shown
 from llmgw_router.relay.ending import Ending
 from llmgw_router.relay.endpoint import ColdEndpoint
 from llmgw_router.relay.held import ask_holder, ask_next, continued_at
@@ -80,6 +81,9 @@ class Exchange(Ending):
         if hub.access.required and (self.dialect is not None or is_guarded(self.path)) and not self._let_in():
             return
         entry = self.entry
+        if self.origin is not None and self.method == b"OPTIONS" and self.path[:4] == b"/v1/":
+            self.answer_at_once(204, shown(preflight(self, entry), self.origin))
+            return
         if entry is None:
             hub.counters[_COLD] += 1
             self.send(hub.cold, self.started_ns)

@@ -4,6 +4,7 @@ from typing import TYPE_CHECKING
 
 from llmgw_router.core.events import EventTail
 from llmgw_router.relay.answer import BY_CHUNKS, BY_CLOSE, answer_head, framing_of
+from llmgw_router.relay.cors import shown
 from llmgw_router.relay.request import Request
 from llmgw_router.relay.slots import COUNTER
 
@@ -55,6 +56,8 @@ class Relaying(Request):
             cold=self.dialect is None,
             length=len(payload) if whole else None,
         )
+        if self.origin is not None and (self.entry is not None or self.path[:4] == b"/v1/"):
+            head = shown(head, self.origin)
         if connection.is_stream and self.dialect is not None:
             self.hub.counters[_STREAMS] += 1
             if connection.encoding is None:

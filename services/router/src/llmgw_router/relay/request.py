@@ -36,6 +36,7 @@ class Request:
         "keep",
         "key",
         "method",
+        "origin",
         "path",
         "private",
         "query",
@@ -71,6 +72,8 @@ class Request:
         self.asked_profile: bytes | None = None
         #: The client wants to be told that it waits.
         self.asked_heartbeat = False
+        #: What `access-control-allow-origin` is to say; None: nothing.
+        self.origin: bytes | None = None
         self.connection_values: list[bytes] | None = None
         self.content_encoding: bytes | None = None
         self.expects: bytes | None = None
