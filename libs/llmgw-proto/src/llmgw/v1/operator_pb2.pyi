@@ -2329,17 +2329,23 @@ class UncordonNodeRequest(_message.Message):
 
     NODE_ID_FIELD_NUMBER: _builtins.int
     DRY_RUN_FIELD_NUMBER: _builtins.int
+    MORE_NODE_IDS_FIELD_NUMBER: _builtins.int
     node_id: _builtins.str
     dry_run: _builtins.bool
+    @_builtins.property
+    def more_node_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Further ones: all or none."""
+
     def __init__(
         self,
         *,
         node_id: _builtins.str = ...,
         dry_run: _builtins.bool = ...,
+        more_node_ids: _abc.Iterable[_builtins.str] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["dry_run", b"dry_run", "node_id", b"node_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["dry_run", b"dry_run", "more_node_ids", b"more_node_ids", "node_id", b"node_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -2350,16 +2356,22 @@ class UncordonNodeResponse(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     CHANGE_FIELD_NUMBER: _builtins.int
+    MORE_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def change(self) -> Global___NodeChange: ...
+    @_builtins.property
+    def more(self) -> _containers.RepeatedCompositeFieldContainer[Global___NodeChange]:
+        """Of the further ones, in their order."""
+
     def __init__(
         self,
         *,
         change: Global___NodeChange | None = ...,
+        more: _abc.Iterable[Global___NodeChange] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["change", b"change"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["change", b"change"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["change", b"change", "more", b"more"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
