@@ -237,7 +237,7 @@ async def test_drain_finishes_what_runs(tmp_path: Path) -> None:
         assert await c.chunk() == b"data: 1\n\n"
         port = r.port
         # Longer than the second after which a client tries again whose beginning was refused.
-        draining = asyncio.create_task(r.pool.drain(10.0, grace_s=5.0))
+        draining = asyncio.create_task(r.pool.drain(10.0, grace_s=2.5))
         with pytest.raises(ConnectionRefusedError):
             while True:
                 _, writer = await asyncio.open_connection("127.0.0.1", port)
