@@ -26,6 +26,7 @@ from llmgw_controller.ports import ActivityReader, MirrorClient, Store
 from llmgw_controller.routes_board import RoutesBoard
 from llmgw_controller.wakefulness import Wakefulness
 from llmgw_controller.whole_status import whole_status
+from llmgw_controller.wire_replicas import ToldShards
 from llmgw_kit.clock import Clock
 from llmgw_kit.errors import Unavailable
 from llmgw_kit.ids import ModelId, RouterId
@@ -86,6 +87,7 @@ class Reign:
         self._watched = Watched()
         #: What was found of one snapshot serves the next, as far as nothing of it has moved.
         self._found: dict[str, Any] = {}
+        self.told_shards = ToldShards()
         self.lookout = Lookout(world.clock)
         self._fetches = Fetches(world.mirror, self.ledger, world.clock)
         self._recorder = StatusRecorder(

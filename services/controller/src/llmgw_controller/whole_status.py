@@ -28,7 +28,7 @@ async def whole_status(reign: Reign) -> pb.GetStatusResponse:
     risks = await reign.lookout.risks(snapshot, view.at)
     # While it learns what runs, nobody can disagree yet.
     found = None if view.learning else await examined(reign)
-    return await asyncio.to_thread(_message, view, about(reign, view), risks, found, _policy(reign))
+    return await asyncio.to_thread(_message, view, about(reign, view), risks, found, reign)
 
 
 async def viewed(reign: Reign) -> FleetView:
@@ -74,19 +74,15 @@ def _view(snapshot: Snapshot, now: float) -> FleetView:
     return fleet_view(snapshot, verdicts(snapshot, now), now)
 
 
-def _policy(reign: Reign) -> str:
-    return reign.rules.intervals.eviction.value
-
-
 def _message(
     view: FleetView,
     info: pb.ViewInfo,
     risks: tuple[NodeLossRisk, ...] | None,
     found: Examination | None,
-    policy: str,
+    reign: Reign,
 ) -> pb.GetStatusResponse:
-    message = wire_operator.status(view, info, risks)
-    message.eviction = policy
+    message = wire_operator.status(view, info, risks, reign.told_shards)
+    message.eviction = reign.rules.intervals.eviction.value
     if found is not None:
         wire_explained.add_disagreements(message, found)
     return message

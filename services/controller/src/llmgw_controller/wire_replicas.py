@@ -1,5 +1,7 @@
 """The view's models and replicas to llmgw.v1.operator, and how idle each is."""
 
+from collections.abc import Iterable
+
 from llmgw.v1 import agent_pb2 as agent
 from llmgw.v1 import operator_pb2 as pb
 from llmgw_controller.core.activity import Busy, Idle, Unknown, Verdict
@@ -8,6 +10,7 @@ from llmgw_controller.core.rows import Phase
 from llmgw_controller.core.view import ModelLine, ReplicaLine, ShardLine
 from llmgw_controller.wire_agent import SHARD_STATE_TO_WIRE
 from llmgw_controller.wire_routing import AVAILABILITY_TO_WIRE
+from llmgw_kit.ids import ShardId
 
 _PHASE = {
     Phase.WANTED: pb.REPLICA_PHASE_WANTED,
@@ -47,16 +50,41 @@ def model(line: ModelLine, at: float) -> pb.ModelRow:
     )
 
 
-def replica(line: ReplicaLine, at: float) -> pb.ReplicaRow:
+class ToldShards:
+    """Shards as they were told last, as bytes: most have not moved since, and to put one into a message again
+    takes a fifth of making it."""
+
+    def __init__(self) -> None:
+        self._known: dict[ShardId, tuple[ShardLine, bytes]] = {}
+
+    def of(self, line: ShardLine) -> bytes:
+        """As bytes of a ShardRow."""
+        known = self._known.get(line.shard.shard_id)
+        if known is None or known[0] is not line:
+            known = self._known[line.shard.shard_id] = (line, _shard(line).SerializeToString())
+        return known[1]
+
+    @property
+    def kept(self) -> int:
+        """Shards."""
+        return len(self._known)
+
+    def forget_all_but(self, lines: Iterable[ReplicaLine]) -> None:
+        """What is gone is not told again. Seldom, or it would cost what it saves."""
+        there = {one.shard.shard_id for line in lines for one in line.shards}
+        if len(self._known) > 2 * len(there):
+            self._known = {}
+
+
+def replica(line: ReplicaLine, at: float, told: ToldShards | None = None) -> pb.ReplicaRow:
     """One replica with its shards."""
-    row = line.row
-    return pb.ReplicaRow(
+    row, told = line.row, told or ToldShards()
+    message = pb.ReplicaRow(
         replica_id=row.replica_id,
         model=row.model,
         profile=row.profile,
         phase=_PHASE[row.phase],
         unreachable=line.unreachable,
-        shards=[_shard(one) for one in line.shards],
         gpus=line.gpus,
         group_epoch=row.group_epoch,
         restarts=row.failures,
@@ -72,6 +100,9 @@ def replica(line: ReplicaLine, at: float) -> pb.ReplicaRow:
         stalled_s=line.stalled_s,
         idleness=idleness(line.verdict, at) if line.verdict is not None else None,
     )
+    for one in line.shards:
+        message.shards.add().MergeFromString(told.of(one))
+    return message
 
 
 def _shard(line: ShardLine) -> pb.ShardRow:

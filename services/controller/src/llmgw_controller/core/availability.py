@@ -6,7 +6,7 @@ from enum import Enum
 from llmgw_controller.core.activation import Pending, Refused, cold_eta_s, decide
 from llmgw_controller.core.catalog import Model
 from llmgw_controller.core.deployments import STOPPED, is_stopped
-from llmgw_controller.core.replica import is_routable
+from llmgw_controller.core.reach import reach
 from llmgw_controller.core.rows import ReplicaRow, Wish
 from llmgw_controller.core.state import Snapshot
 
@@ -30,7 +30,8 @@ class ModelState:
 
 def model_state(snapshot: Snapshot, model: Model, now: float) -> ModelState:
     rows = live_rows(snapshot, model)
-    if any(is_routable(row, snapshot, now) for row in rows):
+    routable = reach(snapshot, now).routable
+    if any(row.replica_id in routable for row in rows):
         return ModelState(Availability.READY, None, None)
     if is_stopped(snapshot.stored, model.name):
         return ModelState(Availability.UNAVAILABLE, STOPPED, None)

@@ -16,7 +16,7 @@ def desired_for(node_id: NodeId, stored: Stored, catalog: Catalog) -> tuple[Desi
     """By shard id; the wish is the shard's: SERVE to run, DRAIN, STOP."""
     found = [
         (row, shard, shard_wish(row, catalog))
-        for row in stored.replicas.values()
+        for row in stored.by_node.get(node_id, ())
         for shard in row.shards
         if shard.node_id == node_id and not shard.released
     ]

@@ -4,6 +4,8 @@ Unknown is never idle. A time in the map is evidence only while every router tha
 newer one is heard, in the epoch of the map as it stands.
 """
 
+from collections import Counter
+
 from llmgw_controller.core.activity import (
     ActivityMap,
     Busy,
@@ -60,7 +62,7 @@ def verdicts_again(snapshot: Snapshot, judged: Stored, known: Verdicts, now: flo
 def verdict(snapshot: Snapshot, row: ReplicaRow, now: float) -> Verdict:
     activity = snapshot.activity.map
     fresh = fresh_routers(snapshot)
-    in_flight = sum(report.in_flight.get(row.replica_id, 0) for report in fresh.values())
+    in_flight = in_flight_of(snapshot)[row.replica_id]
     if in_flight:
         return Busy(in_flight)
     reports = [
@@ -97,6 +99,18 @@ def fresh_routers(snapshot: Snapshot) -> dict[RouterId, RouterReport]:
         before = snapshot.found["fresh routers"] = (activity, limit, fresh)
     found: dict[RouterId, RouterReport] = before[2]
     return found
+
+
+def in_flight_of(snapshot: Snapshot) -> Counter[ReplicaId]:
+    """Requests at each replica that has any, as fresh routers report them."""
+    fresh = fresh_routers(snapshot)
+    before: tuple[object, Counter[ReplicaId]] | None = snapshot.found.get("in flight")
+    if before is None or before[0] is not fresh:
+        found: Counter[ReplicaId] = Counter()
+        for report in fresh.values():
+            found.update(report.in_flight)
+        before = snapshot.found["in flight"] = (fresh, found)
+    return before[1]
 
 
 def idle_replicas(snapshot: Snapshot, verdicts: Verdicts) -> frozenset[ReplicaId]:

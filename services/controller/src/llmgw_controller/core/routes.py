@@ -14,8 +14,9 @@ from llmgw_controller.core.claims import Use, rooms
 from llmgw_controller.core.deployments import created_at
 from llmgw_controller.core.fabrics import fabrics
 from llmgw_controller.core.hearing import NodeState
-from llmgw_controller.core.replica import is_routable, is_serving
-from llmgw_controller.core.rows import Phase, ReplicaRow, Wish
+from llmgw_controller.core.reach import reach
+from llmgw_controller.core.replica import is_serving
+from llmgw_controller.core.rows import NodeRow, Phase, ReplicaRow, Wish
 from llmgw_controller.core.state import Snapshot
 from llmgw_kit.ids import ModelId, NodeId, ReplicaId
 
@@ -108,11 +109,7 @@ class RouteDelta:
 
 def routes(snapshot: Snapshot, now: float) -> RouteTable:
     """The whole table at `now`; from the rows as the pass has left them."""
-    found = [
-        endpoint
-        for _, row in sorted(snapshot.stored.replicas.items())
-        if (endpoint := _endpoint(snapshot, row, now)) is not None
-    ]
+    found = _endpoints(snapshot, now)
     models = {model.name: _model(snapshot, model, now) for model in snapshot.catalog.sorted_models()}
     states = Counter(model.availability for model in models.values())
     return RouteTable(
@@ -145,13 +142,14 @@ def fleet_summary(
         for device in room.devices:
             uses.setdefault(device.gpu_class, Counter())[device.use] += 1
     states = Counter(room.state for room in found.values())
+    routable = reach(snapshot, now).routable
     rows = [row for row in snapshot.stored.replicas.values() if row.wish is Wish.SERVE]
     return FleetSummary(
         tuple(
             FleetClass(name, sum(counts.values()), **{use.value: counts[use] for use in Use})
             for name, counts in sorted(uses.items())
         ),
-        replicas_ready=sum(is_routable(row, snapshot, now) for row in rows),
+        replicas_ready=sum(row.replica_id in routable for row in rows),
         replicas_wanted=len(rows),
         models_unplaceable=len({row.model for row in rows if row.phase is Phase.UNPLACEABLE}),
         nodes_heard=states[NodeState.READY],
@@ -175,13 +173,33 @@ def endpoint_url(snapshot: Snapshot, row: ReplicaRow) -> str | None:
     return f"http://{host}:{port}"
 
 
-def _endpoint(snapshot: Snapshot, row: ReplicaRow, now: float) -> Endpoint | None:
+def _endpoints(snapshot: Snapshot, now: float) -> list[Endpoint]:
+    """By replica. Those of a row and a node that have not moved are the very same as before: comparing two
+    tables, which each pass does, looks only at what differs."""
+    kept: dict[ReplicaId, tuple[ReplicaRow, NodeRow, Endpoint]] = snapshot.found.get("endpoints", {})
+    routable = reach(snapshot, now).routable
+    found: dict[ReplicaId, tuple[ReplicaRow, NodeRow, Endpoint]] = {}
+    for row in snapshot.stored.sorted_replicas:
+        draining = row.phase is Phase.DRAINING and is_serving(row, snapshot, now)
+        if not (draining or row.replica_id in routable):
+            continue
+        head = min(row.shards, key=lambda shard: shard.rank)
+        node = snapshot.stored.nodes.get(head.node_id)
+        before = kept.get(row.replica_id)
+        if before is not None and before[0] is row and before[1] is node:
+            found[row.replica_id] = before
+        elif node is not None and (endpoint := _endpoint(snapshot, row, node, draining=draining)) is not None:
+            found[row.replica_id] = (row, node, endpoint)
+    snapshot.found["endpoints"] = found
+    return [endpoint for _, _, endpoint in found.values()]
+
+
+def _endpoint(snapshot: Snapshot, row: ReplicaRow, node: NodeRow, *, draining: bool) -> Endpoint | None:
+    """`draining` follows from the row's phase: what does not serve has none at all."""
     url = endpoint_url(snapshot, row)
-    draining = row.phase is Phase.DRAINING and is_serving(row, snapshot, now)
-    if url is None or not (draining or is_routable(row, snapshot, now)):
+    if url is None:
         return None
     head = min(row.shards, key=lambda shard: shard.rank)
-    node = snapshot.stored.nodes[head.node_id]
     model = snapshot.catalog.models.get(row.model)
     # As the catalog says now, also of a replica of the spec before: no engine is started from it.
     profile = None if model is None else model.profile(row.profile)

@@ -4,6 +4,7 @@ Close to operator.proto's rows, so that mapping is all the servicer does. Times 
 starts from the database's wall clock. None is unknown.
 """
 
+from collections import Counter
 from dataclasses import dataclass
 
 from llmgw_controller.core.activation import progress_of
@@ -17,14 +18,14 @@ from llmgw_controller.core.fabrics import FabricLine, fabrics
 from llmgw_controller.core.heard import HeldWeights, ShardReport
 from llmgw_controller.core.hearing import NodeState, brake, is_learning, report_of
 from llmgw_controller.core.holdings import Holdings, holdings
-from llmgw_controller.core.idleness import fresh_routers, idle_replicas, last_asked_at
+from llmgw_controller.core.idleness import fresh_routers, idle_replicas, in_flight_of, last_asked_at
 from llmgw_controller.core.proposals import Proposal, proposals
-from llmgw_controller.core.replica import is_routable, is_unreachable
+from llmgw_controller.core.reach import reach
 from llmgw_controller.core.routes import endpoint_url
 from llmgw_controller.core.rows import Phase, ReplicaRow, Schedulability, ShardRow
 from llmgw_controller.core.state import Snapshot
 from llmgw_controller.core.trouble import Trouble, troubles
-from llmgw_kit.ids import ModelId, NodeId, ReplicaId
+from llmgw_kit.ids import ModelId, NodeId, ReplicaId, ShardId
 
 #: A model's replicas in these are on their way up.
 RISING = frozenset({Phase.WANTED, Phase.RESERVED, Phase.STARTING, Phase.BACKOFF})
@@ -144,7 +145,7 @@ def fleet_view(snapshot: Snapshot, verdicts: Verdicts, now: float) -> FleetView:
     found = rooms(snapshot, now)
     nodes = tuple(_node(snapshot, found, node_id, verdicts, now) for node_id in found)
     devices = tuple(line for node in nodes for line in node.devices)
-    replicas = tuple(_replica(snapshot, row, verdicts, now) for row in snapshot.stored.sorted_replicas)
+    replicas = _replicas(snapshot, verdicts, now)
     by_model: dict[ModelId, list[ReplicaLine]] = {}
     for line in replicas:
         by_model.setdefault(line.row.model, []).append(line)
@@ -197,16 +198,47 @@ def _node(snapshot: Snapshot, found: Rooms, node_id: NodeId, verdicts: Verdicts,
     )
 
 
-def _replica(snapshot: Snapshot, row: ReplicaRow, verdicts: Verdicts, now: float) -> ReplicaLine:
-    reports = [report for shard in row.shards if (report := report_of(snapshot, shard)) is not None]
+def _replicas(snapshot: Snapshot, verdicts: Verdicts, now: float) -> tuple[ReplicaLine, ...]:
+    unreachable, flights = reach(snapshot, now).unreachable, _flights(snapshot)
+    kept: dict[ShardId, ShardLine] = snapshot.found.get("shard lines", {})
+    lines: dict[ShardId, ShardLine] = {}
+    found = []
+    for row in snapshot.stored.sorted_replicas:
+        shards = []
+        for shard in row.shards:
+            report, line = report_of(snapshot, shard), kept.get(shard.shard_id)
+            if line is None or line.shard is not shard or line.report is not report:
+                line = ShardLine(shard, report)
+            shards.append(line)
+            lines[shard.shard_id] = line
+        verdict = verdicts.by_replica.get(row.replica_id)
+        # Without an engine there is none that could have one; else over all member routers, or unknown.
+        in_flight = 0 if verdict is None else None if flights is None else flights[row.replica_id]
+        cut_off = row.replica_id in unreachable
+        found.append(_replica(snapshot, row, tuple(shards), verdict, in_flight, now, unreachable=cut_off))
+    snapshot.found["shard lines"] = lines
+    return tuple(found)
+
+
+def _replica(
+    snapshot: Snapshot,
+    row: ReplicaRow,
+    shards: tuple[ShardLine, ...],
+    verdict: Verdict | None,
+    in_flight: int | None,
+    now: float,
+    *,
+    unreachable: bool,
+) -> ReplicaLine:
+    reports = [line.report for line in shards if line.report is not None]
     stalled = [report.stalled_s for report in reports if report.stalled_s]
     return ReplicaLine(
         row=row,
-        unreachable=is_unreachable(row, snapshot, now),
-        shards=tuple(ShardLine(shard, report_of(snapshot, shard)) for shard in row.shards),
+        unreachable=unreachable,
+        shards=shards,
         gpus=row.gpus_held,
-        in_flight=_in_flight(snapshot, row, verdicts),
-        verdict=verdicts.by_replica.get(row.replica_id),
+        in_flight=in_flight,
+        verdict=verdict,
         last_asked_at=last_asked_at(snapshot, row.replica_id, now),
         progress=progress_of(snapshot, row) if row.phase in RISING else None,
         url=endpoint_url(snapshot, row),
@@ -227,7 +259,7 @@ def _model(snapshot: Snapshot, model: Model, mine: list[ReplicaLine], now: float
         availability=state.availability,
         reason=state.reason,
         wanted=len(wanted),
-        ready=sum(is_routable(row, snapshot, now) for row in wanted),
+        ready=sum(row.replica_id in reach(snapshot, now).routable for row in wanted),
         starting=sum(row.phase in RISING for row in wanted),
         gpus=sum(line.gpus for line in mine),
         in_flight=sum(known) if len(known) == len(flights) else None,
@@ -255,14 +287,13 @@ def _together(found: list[Verdict | None]) -> Verdict | None:
     return Idle(min(one.for_s for one in idle), never_asked=all(one.never_asked for one in idle))
 
 
-def _in_flight(snapshot: Snapshot, row: ReplicaRow, verdicts: Verdicts) -> int | None:
-    """Over all member routers, or unknown: a sum without one of them would only be a lower bound."""
-    if row.replica_id not in verdicts.by_replica:
-        return 0  # No engine that could have one.
+def _flights(snapshot: Snapshot) -> Counter[ReplicaId] | None:
+    """Requests at each replica that has any, over all member routers; None: unknown, for a sum without one of
+    them would only be a lower bound."""
     fresh = fresh_routers(snapshot)
     if snapshot.activity.map is None or any(name not in fresh for name in snapshot.stored.routers):
         return None
-    return sum(report.in_flight.get(row.replica_id, 0) for report in fresh.values())
+    return in_flight_of(snapshot)
 
 
 def _node_counts(nodes: tuple[NodeLine, ...]) -> NodeCounts:
