@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Sequence
 
 import pytest
@@ -12,7 +13,7 @@ from llmgw_controller.adapters.store_memory import MemoryStore
 from llmgw_controller.core.plan import Change, PutEviction, Release, Reserve
 from llmgw_controller.core.rows import EvictionState, Phase, Wish
 from llmgw_controller.core.state import EvictionPolicy, Intervals
-from llmgw_kit.errors import InvalidRequest, NotFound, Unavailable
+from llmgw_kit.errors import InvalidRequest, NotFound, NotLeader, Unavailable
 from llmgw_kit.ids import LeaseTerm
 from llmgw_kit.testing.clock import FakeClock
 
@@ -220,3 +221,26 @@ async def test_the_status_prices_what_nobody_asks_for_and_suggests(fake_clock: F
     assert (one.beneficiary_model, list(one.victim_replica_ids)) == ("new", ["old/1"])
     assert seat.rows["old/1"].wish is Wish.SERVE
     await seat.end()
+
+
+async def test_an_ask_that_waits_for_a_pass_ends_with_the_term(seat: Seat) -> None:
+    """Found by the looped simulation, seed 41: whoever asked for room in the moment in which a leader lost
+    its lease waited for a pass of that term for ever, and no router asked anybody else."""
+    router = await Router(seat).begin()
+    first = seat.task(router.ask("new"), "first ask")
+    await seat.until("refused", first.done, 60)
+    await seat.passes(20)
+    second = asyncio.create_task(router.ask("new"))
+    await turns()
+    assert not second.done(), "it waits for a pass that has seen the ask"
+    await seat.end()
+    await turns()
+    assert second.done()
+    with pytest.raises(NotLeader):
+        await second
+
+
+async def turns() -> None:
+    """Of the loop, while no time goes by."""
+    for _ in range(50):
+        await asyncio.sleep(0)

@@ -151,7 +151,8 @@ class RoutingServicer(routing_pb2_grpc.RoutingServiceServicer):
                     reign.hints()
                     # The first of two may have decided on the rows before that.
                     await next_pass.wait()
-                    await reign.activations.next_pass().wait()
+                    if self._office.reign is reign:  # Of a term that is over no pass will come.
+                        await reign.activations.next_pass().wait()
                     continue
                 message = self._told(reign, decision)
                 # Before it is told: who has heard the end may close the stream in the same moment.
