@@ -227,6 +227,32 @@ def test_after_the_named_drain_it_is_placed(snap):
                     assert placed(drained(snap, others), row.replica_id), way.command
 
 
+@thorough
+@given(crowded())
+def test_after_the_named_nodes_are_taken_back_it_is_placed(snap):
+    """One, several, or with a drain: each command is typed in its turn."""
+    snap = after(snap, reconcile(snap, NOW))
+    for one in snap.catalog.sorted_models():
+        row = first_waiting(snap, one.name)
+        if row is None:
+            continue
+        for each in asked(snap, one).profiles:
+            for way in (each.cheapest, *each.others):
+                if way is None or not (way.command or "").startswith("llmgwctl node uncordon "):
+                    continue
+                back, _, drain = (way.command or "").partition(" && ")
+                names = back.removeprefix("llmgwctl node uncordon ").split()
+                event(f"{min(len(names), 2)} taken back{', and a drain' if drain else ''}")
+                nodes = dict(snap.stored.nodes)
+                for name in names:
+                    nodes[NodeId(name)] = replace(
+                        nodes[NodeId(name)], schedulability=Schedulability.SCHEDULABLE
+                    )
+                opened = replace(snap, stored=replace(snap.stored, nodes=nodes))
+                gone = drain.removeprefix("llmgwctl replica drain ").split()
+                assert placed(drained(opened, gone), row.replica_id), way.command
+
+
 def drained(snap: Snapshot, names: list[str]) -> Snapshot:
     for name in names:
         gone = dismiss(snap, snap.stored.replicas[ReplicaId(name)], Wish.DRAIN, NOW)
@@ -295,6 +321,63 @@ def test_a_cordoned_node_is_named_with_the_reason_it_was_set_aside():
     assert told.cheapest is not None
     assert told.cheapest.command == "llmgwctl node uncordon n2"
     assert "by mara: driver update" in told.cheapest.text
+
+
+def aside(*names: str, **changes: object) -> Why:
+    """`pair` needs two whole nodes on one fabric; those named are cordoned, and `m/1` is idle on n4."""
+    nodes = [
+        node(
+            name, fabrics=("ib",),
+            schedulability=Schedulability.CORDONED if name in names else Schedulability.SCHEDULABLE,
+            reason=f"driver of {name}" if name in names else None,
+        )
+        for name in ("n1", "n2", "n3", "n4")
+    ]  # fmt: skip
+    lazy = replace(M, replicas=0)
+    busy = replace(M, name=ModelId("b"))
+    rows = [
+        replica(
+            lazy, 1, Phase.READY, shard("m/1", "n4", 0), ready_since=NOW - 20_000, cause=Cause.ACTIVATION
+        ),
+        *(
+            replica(busy, number, Phase.READY, shard(f"b/{number}", name, 0), ready_since=NOW - 20_000)
+            for number, name in enumerate(changes.get("busy_on", ()), 1)  # type: ignore[arg-type]
+        ),
+        replica(PAIR, 1, Phase.UNPLACEABLE, reason="full", since=NOW - 60),
+    ]
+    flights = {f"b__{number}": 1 for number in range(1, len(rows) - 1)}
+    snap = snapshot(
+        [lazy, replace(busy, replicas=len(rows) - 2), PAIR], nodes, rows,
+        activity=activity(router(**flights), touched={"m/1": 900.0}), routers={"r1": member()},
+        loads=(LoadRecord(ModelId("pair"), "x2", "L4", 370.0, NOW - 100),),
+    )  # fmt: skip
+    return asked(snap, PAIR)
+
+
+def test_several_nodes_are_taken_back_where_no_single_one_helps_and_no_more_than_it_takes():
+    (told,) = aside("n1", "n2", "n3").profiles
+    assert told.cheapest is not None
+    command = told.cheapest.command or ""
+    assert command.startswith("llmgwctl node uncordon n1 n")
+    assert len(command.split()) == 5
+    assert (told.cheapest.frees_in_s, told.cheapest.ready_in_s) == (0.0, 370.0)
+    assert "n1 (set aside: driver of n1) and n" in told.cheapest.text
+    # One that is free stands beside them: then one is enough.
+    (told,) = aside("n1", "n2").profiles
+    assert [fix.command for fix in told.others] == ["llmgwctl node uncordon n1", "llmgwctl node uncordon n2"]
+
+
+def test_a_node_is_taken_back_and_an_idle_replica_drained_where_it_takes_both():
+    (told,) = aside("n1", busy_on=("n2", "n3")).profiles
+    assert told.cheapest is not None
+    assert told.cheapest.command == "llmgwctl node uncordon n1 && llmgwctl replica drain m/1"
+    assert told.cheapest.leaving == ("m/1",)
+    assert told.cheapest.text.startswith("take n1 (set aside: driver of n1) back and drain m/1")
+
+
+def test_where_not_even_all_of_it_helps_nothing_is_named():
+    (told,) = aside("n1", busy_on=("n2", "n3", "n4")).profiles
+    assert told.cheapest is None
 
 
 def test_a_silent_node_is_worth_waiting_for_only_where_it_would_help():

@@ -7,7 +7,13 @@ from llmgw_controller.adapters.lease_memory import MemoryLease
 from llmgw_controller.adapters.store_memory import MemoryStore
 from llmgw_controller.core.hearing import NodeState, brake, node_state
 from llmgw_controller.core.rows import Phase, Schedulability
-from llmgw_controller.node_changes import confirm_lost, cordon_node, drain_node, uncordon_node
+from llmgw_controller.node_changes import (
+    confirm_lost,
+    cordon_node,
+    drain_node,
+    uncordon_node,
+    uncordon_nodes,
+)
 from llmgw_controller.reign import Reign
 from llmgw_kit.errors import Conflict, InvalidRequest, NotFound
 from llmgw_kit.ids import NodeId, ReplicaId
@@ -183,3 +189,17 @@ def _observed(shard_id: str, state: str) -> object:
     return pb.ObservedShard(
         shard_id=shard_id, replica_id="tiny/1", state=getattr(pb, f"SHARD_STATE_{state}"), probed=True
     )
+
+
+async def test_several_nodes_are_taken_back_in_one_commit_or_none(reign: Reign) -> None:
+    for name in ("n1", "n2"):
+        await cordon_node(reign, name, None)
+    before = reign.ledger.stored
+    with pytest.raises(NotFound, match="no node n9"):
+        await uncordon_nodes(reign, ["n1", "n9", "n2"], dry_run=False)
+    await uncordon_nodes(reign, ["n1", "n2"], dry_run=True)
+    assert reign.ledger.stored == before
+    answers = await uncordon_nodes(reign, ["n1", "n2", "n1"], dry_run=False)
+    assert [(one.node_id, one.outcome) for one in answers] == [("n1", "uncordoned"), ("n2", "uncordoned")]
+    assert {row.schedulability for row in reign.ledger.stored.nodes.values()} == {Schedulability.SCHEDULABLE}
+    assert ("uncordoned", "by operator") in await told(reign, "n2")

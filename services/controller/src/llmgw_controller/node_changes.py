@@ -1,14 +1,16 @@
 """Setting a node aside, emptying it, taking it back, and giving up one that is gone."""
 
 import asyncio
+import logging
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import replace
 
 from llmgw.v1 import operator_pb2 as pb
 from llmgw_controller.changes import commit, memory_warnings
 from llmgw_controller.core.hearing import NodeState, last_seen, node_state
 from llmgw_controller.core.moving import Moving, steps
-from llmgw_controller.core.plan import JudgeNode, PutNode
+from llmgw_controller.core.plan import Change, JudgeNode, PutEvent, PutNode, Severity
 from llmgw_controller.core.rows import NodeRow, Schedulability, Stored
 from llmgw_controller.core.state import Snapshot
 from llmgw_controller.core.words import counted, lasting
@@ -16,6 +18,8 @@ from llmgw_controller.reign import Reign
 from llmgw_kit.errors import Conflict, InvalidRequest, NotFound
 from llmgw_kit.ids import NodeId
 from llmgw_kit.names import did_you_mean
+
+log = logging.getLogger(__name__)
 
 #: After how many go so.
 _ONE = {
@@ -61,22 +65,41 @@ async def cordon_node(reign: Reign, name: str, reason: str | None, *, dry_run: b
 
 async def uncordon_node(reign: Reign, name: str, *, dry_run: bool = False) -> pb.NodeChange:
     """Place there again, also after a drain. Raises NotFound."""
+    (change,) = await uncordon_nodes(reign, [name], dry_run=dry_run)
+    return change
+
+
+async def uncordon_nodes(reign: Reign, names: Sequence[str], *, dry_run: bool) -> list[pb.NodeChange]:
+    """All of them in one commit; one that is not there refuses them all. Raises NotFound."""
     async with reign.ledger.writing() as stored:
-        node = _node(stored, name)
-        answer = _answer(reign, stored, node)
-        if node.schedulability is Schedulability.SCHEDULABLE:
-            answer.outcome, answer.text = "unchanged", f"{name} is not cordoned"
-            return answer
-        state = node_state(reign.snapshot(stored), node, reign.tenure.now())
-        later = "" if state is NodeState.READY else f" once it is ready; it is {state.value} now"
-        stays = ""
-        if node.schedulability is Schedulability.DRAINING and answer.replica_ids:
-            stays = f"; what has not left stays: {', '.join(answer.replica_ids)}"
-        answer.outcome, answer.text = "uncordoned", f"{name} takes work again{later}{stays}"
-        if not dry_run:
+        nodes = [_node(stored, name) for name in dict.fromkeys(names)]
+        told = [_uncordoned(reign, stored, node) for node in nodes]
+        changes: list[Change] = []
+        for node, answer in zip(nodes, told, strict=True):
+            if answer.outcome == "unchanged":
+                continue
             open_again = replace(node, schedulability=Schedulability.SCHEDULABLE, reason=None)
-            await commit(reign, "node", name, "uncordoned", "by operator", PutNode(open_again))
+            event = PutEvent(reign.tenure.now(), "uncordoned", node.node_id, "by operator", Severity.INFO)
+            changes += [PutNode(open_again), event]
+        if changes and not dry_run:
+            await reign.ledger.commit(changes)
+            for answer in told:
+                log.info("node %s: %s", answer.node_id, answer.text)
     reign.hints()
+    return told
+
+
+def _uncordoned(reign: Reign, stored: Stored, node: NodeRow) -> pb.NodeChange:
+    answer = _answer(reign, stored, node)
+    if node.schedulability is Schedulability.SCHEDULABLE:
+        answer.outcome, answer.text = "unchanged", f"{node.node_id} is not cordoned"
+        return answer
+    state = node_state(reign.snapshot(stored), node, reign.tenure.now())
+    later = "" if state is NodeState.READY else f" once it is ready; it is {state.value} now"
+    stays = ""
+    if node.schedulability is Schedulability.DRAINING and answer.replica_ids:
+        stays = f"; what has not left stays: {', '.join(answer.replica_ids)}"
+    answer.outcome, answer.text = "uncordoned", f"{node.node_id} takes work again{later}{stays}"
     return answer
 
 

@@ -4,7 +4,7 @@ from llmgw.v1 import operator_pb2 as pb
 from llmgw_controller.core.disagreement import Disagreement, told
 from llmgw_controller.core.doctor import Examination
 from llmgw_controller.core.explain import TEXT, Fit
-from llmgw_controller.core.fixes import Fix
+from llmgw_controller.core.fix import Fix
 from llmgw_controller.core.idle_holders import IdleHolder
 from llmgw_controller.core.why import NearMissLine, Why, WhyProfile
 from llmgw_controller.wire_nodes import USE_TO_WIRE

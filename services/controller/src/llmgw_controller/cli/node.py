@@ -30,14 +30,15 @@ def node_cordon(session: Session, name: str, reason: str | None, *, dry_run: boo
 
 
 @node.command("uncordon")
-@click.argument("name")
+@click.argument("names", metavar="NAME...", nargs=-1, required=True)
 @DRY_RUN
 @click.pass_obj
-def node_uncordon(session: Session, name: str, *, dry_run: bool) -> None:
-    """Take a cordoned or draining node back."""
-    request = pb.UncordonNodeRequest(node_id=name, dry_run=dry_run)
+def node_uncordon(session: Session, names: tuple[str, ...], *, dry_run: bool) -> None:
+    """Take cordoned or draining nodes back. All that are named, or none."""
+    request = pb.UncordonNodeRequest(node_id=names[0], more_node_ids=names[1:], dry_run=dry_run)
     answer = session.ask(lambda stub: stub.UncordonNode(request, timeout=10))
-    _print(session, "llmgw.node-uncordon/1", answer.change, dry_run=dry_run)
+    for change in (answer.change, *answer.more):
+        _print(session, "llmgw.node-uncordon/1", change, dry_run=dry_run)
 
 
 @node.command("drain")

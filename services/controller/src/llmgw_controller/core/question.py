@@ -4,6 +4,7 @@
 about has become; so a reason, a backoff or a promise that the pass knows of counts here too.
 """
 
+from collections.abc import Collection
 from dataclasses import dataclass, replace
 
 from llmgw_controller.core.apply import apply
@@ -162,12 +163,16 @@ def drained(asked: Question, replica_ids: frozenset[ReplicaId], now: float) -> Q
     return one_more(left, left.catalog.models[asked.model.name], now)
 
 
-def uncordoned(asked: Question, node_id: NodeId) -> Question:
-    """An operator takes the node back."""
-    stored = asked.snapshot.stored
-    node = replace(stored.nodes[node_id], schedulability=Schedulability.SCHEDULABLE)
-    nodes = {**stored.nodes, node_id: node}
-    return _in(asked, replace(asked.snapshot, stored=replace(stored, nodes=nodes)))
+def uncordoned(asked: Question, node_ids: Collection[NodeId]) -> Question:
+    """An operator takes these nodes back."""
+    return replace(_in(asked, _open(asked.snapshot, node_ids)), plain=_open(asked.plain, node_ids))
+
+
+def _open(snapshot: Snapshot, node_ids: Collection[NodeId]) -> Snapshot:
+    nodes = dict(snapshot.stored.nodes)
+    for node_id in node_ids:
+        nodes[node_id] = replace(nodes[node_id], schedulability=Schedulability.SCHEDULABLE)
+    return replace(snapshot, stored=replace(snapshot.stored, nodes=nodes))
 
 
 def heard_again(asked: Question, node_id: NodeId, now: float) -> Question:

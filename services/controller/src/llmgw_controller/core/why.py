@@ -10,7 +10,8 @@ from llmgw_controller.core.claims import Rooms
 from llmgw_controller.core.deployments import is_stopped
 from llmgw_controller.core.explain import Explanation, Fit, NearMiss, Spot
 from llmgw_controller.core.failing import resting_nodes, startable, told_failing
-from llmgw_controller.core.fixes import Fix, fixes, other_classes, ready_in
+from llmgw_controller.core.fix import Fix, ready_in
+from llmgw_controller.core.fixes import fixes, other_classes
 from llmgw_controller.core.idle_holders import IdleHolder, idle_holders
 from llmgw_controller.core.idleness import idle_replicas
 from llmgw_controller.core.placement import explain

@@ -1,7 +1,7 @@
 """The calls on nodes."""
 
 from llmgw.v1 import operator_pb2 as pb
-from llmgw_controller.node_changes import confirm_lost, cordon_node, drain_node, uncordon_node
+from llmgw_controller.node_changes import confirm_lost, cordon_node, drain_node, uncordon_nodes
 from llmgw_controller.operator.desk import Context, Desk
 
 
@@ -18,10 +18,11 @@ class Nodes(Desk):
     async def UncordonNode(
         self, request: pb.UncordonNodeRequest, context: Context
     ) -> pb.UncordonNodeResponse:
-        """Take a cordoned or draining node back."""
+        """Take cordoned or draining nodes back, all that are named or none."""
+        names = [request.node_id, *request.more_node_ids]
         with self._changing() as reign:
-            change = await uncordon_node(reign, request.node_id, dry_run=request.dry_run)
-        return pb.UncordonNodeResponse(change=change)
+            change, *more = await uncordon_nodes(reign, names, dry_run=request.dry_run)
+        return pb.UncordonNodeResponse(change=change, more=more)
 
     async def DrainNode(self, request: pb.DrainNodeRequest, context: Context) -> pb.DrainNodeResponse:
         """Move what runs on a node elsewhere, where there is room."""
