@@ -8,7 +8,7 @@ from llmgw.v1 import agent_pb2 as pb
 from llmgw_controller import wire_agent
 from llmgw_controller.arrival import arrival_news, died_with_boot, exited
 from llmgw_controller.core.catalog import Catalog, Source
-from llmgw_controller.core.desired import DesiredShard, desired_for, shard_wish
+from llmgw_controller.core.desired import DesiredShard, desired_for
 from llmgw_controller.core.device_news import device_news
 from llmgw_controller.core.heard import DeviceReport, Exit, NodeHeard, ShardState
 from llmgw_controller.core.plan import PutEvent, PutNode, Severity
@@ -51,6 +51,8 @@ class Session:
     desired: bytes | None = None
     #: What it was made from: equal rows need no look at the bytes.
     source: _Source | None = None
+    #: Rows of the node, catalog and nodes of the last look: most passes move none of a node's.
+    seen: tuple[tuple[ReplicaRow, ...], Catalog, dict[NodeId, NodeRow]] | None = None
     desired_version: int = 0
     #: Version -> the shards it names, of those that the agent may answer yet.
     listed: dict[int, frozenset[ShardId]] = field(default_factory=dict)
@@ -207,7 +209,8 @@ class Fleet:
                     "%s sent %s, which this release does not know", session.node_id, other or "nothing"
                 )
         self._heard[session.node_id] = now
-        self._news += device_news(session.node_id, before.devices, now.devices, now.heard_at)
+        if now.devices is not before.devices:
+            self._news += device_news(session.node_id, before.devices, now.devices, now.heard_at)
         if replace(now, heard_at=before.heard_at) != before:
             self._hint()
         if session.unwritten is not None and message.HasField("inventory"):
@@ -271,12 +274,18 @@ class Fleet:
 
     def publish(self, stored: Stored) -> None:
         """Hand each connected node its complete Desired if it changed, and forget exits that are settled."""
-        sources = self._sources(stored)
         for session in self._sessions.values():
-            self._publish_to(session, stored, sources.get(session.node_id, ()))
+            self._publish_to(session, stored)
+        exited_there = [
+            (node_id, heard)
+            for node_id, heard in self._heard.items()
+            if any(report.state is ShardState.EXITED for report in heard.shards.values())
+        ]
+        if not exited_there:
+            return
         named = {shard.shard_id for row in stored.replicas.values() for shard in row.shards}
         named.update(stone.shard_id for stone in stored.tombstones)
-        for node_id, heard in self._heard.items():
+        for node_id, heard in exited_there:
             kept = {
                 shard_id: report
                 for shard_id, report in heard.shards.items()
@@ -289,28 +298,20 @@ class Fleet:
         """The Desired that follows Welcome. Before the first reading of a term it comes with the first
         pass."""
         if self._ledger.known:
-            stored = self._ledger.stored
-            self._publish_to(session, stored, desired_for(session.node_id, stored, self._ledger.catalog))
+            self._publish_to(session, self._ledger.stored)
 
-    def _sources(self, stored: Stored) -> dict[NodeId, tuple[DesiredShard, ...]]:
-        """`desired_for` each node in one walk over the rows: a fleet has hundreds of nodes."""
-        found: dict[NodeId, list[DesiredShard]] = {}
-        for row in stored.replicas.values():
-            for shard in row.shards:
-                if not shard.released and shard.node_id in self._sessions:
-                    wish = shard_wish(row, self._ledger.catalog)
-                    found.setdefault(shard.node_id, []).append((row, shard, wish))
-        return {
-            node_id: tuple(sorted(shards, key=lambda one: one[1].shard_id))
-            for node_id, shards in found.items()
-        }
-
-    def _publish_to(self, session: Session, stored: Stored, shards: tuple[DesiredShard, ...]) -> None:
+    def _publish_to(self, session: Session, stored: Stored) -> None:
+        catalog, seen = self._ledger.catalog, session.seen
+        rows = stored.by_node.get(session.node_id, ())
+        if seen is not None and seen[0] is rows and seen[1] is catalog and seen[2] is stored.nodes:
+            return
         if self._learns() and strangers_of(self._heard[session.node_id], stored):
             return
+        session.seen = (rows, catalog, stored.nodes)
+        shards = desired_for(session.node_id, stored, catalog)
         heads = (stored.nodes.get(row.shards[0].node_id) for row, _, _ in shards if len(row.shards) > 1)
         addresses = tuple(head.address for head in heads if head is not None)
-        source = _Source(shards, self._ledger.catalog, addresses)
+        source = _Source(shards, catalog, addresses)
         if source == session.source:
             return
         session.source = source
