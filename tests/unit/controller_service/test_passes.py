@@ -115,10 +115,13 @@ async def test_passes_go_by_the_copy_and_check_it_now_and_then(fake_clock: FakeC
         await reign._passes.once()
     assert store.loads == before
     assert reign.ledger.read_at == reign.tenure.now(), "the rows that a view shows are of now all the same"
+    rows = reign.ledger.stored
+    store._stored = replace(store._stored)
     await fake_clock.advance(CHECK_S)
     await reign._passes.once()
     await reign._passes.once()
     assert store.loads == before + 1
+    assert reign.ledger.stored is rows, "of equal rows ours stay, with all that was found of them"
     assert not [event for event in await told_of(store) if event == "rows_differ"]
 
 

@@ -2,6 +2,7 @@
 
 import json
 from collections import defaultdict
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import asyncpg
@@ -92,40 +93,83 @@ SELECT *, extract(epoch FROM decided_at)::float8 AS decided_s,
 """
 _IDLE_FLOOR = "SELECT extract(epoch FROM since)::float8 FROM idleness_floor"
 
+Records = list[asyncpg.Record]
 
-async def load(connection: "Connection") -> Stored:
+
+@dataclass(frozen=True)
+class Read:
+    """The rows of one moment, as Postgres tells them."""
+
+    devices: Records
+    shards: Records
+    models: Records
+    nodes: Records
+    replicas: Records
+    tombstones: Records
+    quarantine: Records
+    activations: Records
+    routers: Records
+    loads: Records
+    epochs: Records
+    deployments: Records
+    attempts: Records
+    evictions: Records
+    idle_floor: float | None
+
+
+async def read(connection: "Connection") -> Read:
     """Everything, in the caller's transaction."""
+    return Read(
+        devices=await connection.fetch(_DEVICES),
+        shards=await connection.fetch(_SHARDS),
+        models=await connection.fetch(_MODELS),
+        nodes=await connection.fetch(_NODES),
+        replicas=await connection.fetch(_REPLICAS),
+        tombstones=await connection.fetch(_TOMBSTONES),
+        quarantine=await connection.fetch(_QUARANTINE),
+        activations=await connection.fetch(_ACTIVATIONS),
+        routers=await connection.fetch(_ROUTERS),
+        loads=await connection.fetch(_LOADS),
+        epochs=await connection.fetch(_EPOCHS),
+        deployments=await connection.fetch(_DEPLOYMENTS),
+        attempts=await connection.fetch(_ATTEMPTS),
+        evictions=await connection.fetch(_EVICTIONS),
+        idle_floor=await connection.fetchval(_IDLE_FLOOR),
+    )
+
+
+def stored_of(found: Read) -> Stored:
+    """What was read, as core types. Of a large fleet it takes a tenth of a second: not for the loop that
+    hears the agents."""
     devices: dict[str, list[DeviceRow]] = defaultdict(list)
-    for row in await connection.fetch(_DEVICES):
+    for row in found.devices:
         devices[row["node_id"]].append(
             DeviceRow(DeviceId(row["device_id"]), row["index"], row["gpu_class"], row["memory_total_bytes"])
         )
     shards: dict[str, list[ShardRow]] = defaultdict(list)
-    for row in await connection.fetch(_SHARDS):
+    for row in found.shards:
         shards[row["replica_id"]].append(_shard(row))
-    models = await connection.fetch(_MODELS)
-    nodes = [_node(row, devices[row["node_id"]]) for row in await connection.fetch(_NODES)]
-    replicas = [_replica(row, shards[row["replica_id"]]) for row in await connection.fetch(_REPLICAS)]
+    nodes = [_node(row, devices[row["node_id"]]) for row in found.nodes]
+    replicas = [_replica(row, shards[row["replica_id"]]) for row in found.replicas]
     return Stored(
         nodes={node.node_id: node for node in nodes},
         replicas={replica.replica_id: replica for replica in replicas},
         tombstones=tuple(
             Tombstone(NodeId(r["node_id"]), ShardId(r["shard_id"]), ReplicaId(r["replica_id"]), r["since_s"])
-            for r in await connection.fetch(_TOMBSTONES)
+            for r in found.tombstones
         ),
         quarantine=tuple(
-            PortQuarantine(NodeId(r["node_id"]), r["port"], r["until_s"])
-            for r in await connection.fetch(_QUARANTINE)
+            PortQuarantine(NodeId(r["node_id"]), r["port"], r["until_s"]) for r in found.quarantine
         ),
         activations={
             ModelId(r["model"]): ActivationRow(ModelId(r["model"]), r["opened_s"], r["asked_s"], r["kept_s"])
-            for r in await connection.fetch(_ACTIVATIONS)
+            for r in found.activations
         },
         routers={
             RouterId(r["router_id"]): RouterRow(
                 RouterId(r["router_id"]), r["incarnation"], r["seen_s"], r["crashed_s"]
             )
-            for r in await connection.fetch(_ROUTERS)
+            for r in found.routers
         },
         loads=tuple(
             LoadRecord(
@@ -142,18 +186,18 @@ async def load(connection: "Connection") -> Stored:
                 r["engine_version"],
                 r["spec_hash"],
             )
-            for r in await connection.fetch(_LOADS)
+            for r in found.loads
         ),
-        epochs={ModelId(r["model"]): r["highest"] for r in await connection.fetch(_EPOCHS)},
-        models={ModelId(r["name"]): r["spec"] for r in models},
-        created={ModelId(r["name"]): r["created_s"] for r in models},
+        epochs={ModelId(r["model"]): r["highest"] for r in found.epochs},
+        models={ModelId(r["name"]): r["spec"] for r in found.models},
+        created={ModelId(r["name"]): r["created_s"] for r in found.models},
         deployments={
             ModelId(r["model"]): DeploymentRow(ModelId(r["model"]), r["stopped"], r["pinned"], r["changed_s"])
-            for r in await connection.fetch(_DEPLOYMENTS)
+            for r in found.deployments
         },
-        attempts=tuple(_attempt(row) for row in await connection.fetch(_ATTEMPTS)),
-        evictions={row["eviction_id"]: _eviction(row) for row in await connection.fetch(_EVICTIONS)},
-        idle_floor=await connection.fetchval(_IDLE_FLOOR),
+        attempts=tuple(_attempt(row) for row in found.attempts),
+        evictions={row["eviction_id"]: _eviction(row) for row in found.evictions},
+        idle_floor=found.idle_floor,
     )
 
 

@@ -3,6 +3,7 @@
 Loading is in `rows_postgres.py`, each kind of change in `changes_postgres.py`.
 """
 
+import asyncio
 import logging
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
@@ -92,7 +93,8 @@ class PostgresStore:
                 self._postgres.connection() as connection,
                 connection.transaction(isolation="repeatable_read", readonly=True),
             ):
-                return await rows_postgres.load(connection)
+                found = await rows_postgres.read(connection)
+        return await asyncio.to_thread(rows_postgres.stored_of, found)
 
     async def commit(self, term: LeaseTerm, changes: Sequence[Change]) -> None:
         """As in the port."""
