@@ -144,7 +144,7 @@ async def test_a_busy_engine_is_left_for_another_until_it_said(tmp_path: Path, s
         assert [activity.failed for _, activity in r.pool.activity()] == [0, 0]
 
 
-async def test_when_all_are_busy_the_last_one_speaks(tmp_path: Path) -> None:
+async def test_ho14_when_all_are_busy_the_last_one_speaks(tmp_path: Path) -> None:
     full = answering(json_answer(b'{"error":"full"}', status=b"429 Too Many", more=b"retry-after: 7\r\n"))
     async with (
         Upstream(full) as one,
@@ -152,10 +152,39 @@ async def test_when_all_are_busy_the_last_one_speaks(tmp_path: Path) -> None:
         router(tmp_path, one.port, two.port) as r,
         await r.client() as c,
     ):
-        for _ in range(2):
-            c.post(BODY)
-            answer = await c.answer()
-            assert (answer.status, answer.body) == (429, b'{"error":"full"}')
-            assert answer.one(b"retry-after") == b"7"
-        assert (len(one.seen), len(two.seen)) == (2, 2)
+        c.post(BODY)
+        answer = await c.answer()
+        assert (answer.status, answer.body) == (429, b'{"error":"full"}')
+        assert answer.one(b"retry-after") == b"7"
+        assert (len(one.seen), len(two.seen)) == (1, 1)
         await r.until(r.quiet)
+
+
+async def test_ho10_when_all_asked_to_be_left_alone_it_is_said_how_long(tmp_path: Path) -> None:
+    full = answering(json_answer(status=b"429 Too Many", more=b"retry-after: 7\r\n"))
+    fuller = answering(json_answer(status=b"503 Busy", more=b"retry-after: 40\r\n"))
+    async with (
+        Upstream(full) as one,
+        Upstream(fuller) as two,
+        router(tmp_path, one.port, two.port) as r,
+        await r.client() as c,
+    ):
+        c.post(BODY)
+        assert (await c.answer()).status in (429, 503)
+        c.post(BODY)
+        answer = await c.answer()
+        # Ours to fix, not the caller's rate; the earliest of the two, the same number in both places.
+        assert (answer.status, code_of(answer.body)) == (503, "no_replica_available")
+        seconds = int(answer.one(b"retry-after"))
+        assert 6 <= seconds <= 7
+        assert f"asked again in {seconds} s".encode() in answer.body
+        assert (len(one.seen), len(two.seen)) == (1, 1)
+
+
+async def test_busy_without_a_time_is_asked_again(tmp_path: Path) -> None:
+    full = answering(json_answer(b'{"error":"full"}', status=b"429 Too Many"))
+    async with Upstream(full) as one, router(tmp_path, one.port) as r, await r.client() as c:
+        for _ in range(3):
+            c.post(BODY)
+            assert (await c.answer()).status == 429
+        assert len(one.seen) == 3

@@ -42,6 +42,8 @@ class EndpointRow(msgspec.Struct, frozen=True, kw_only=True):
     pool: str = "static"
     #: Share of the load relative to others of the model; at least 1.
     weight: int = 1
+    #: Requests go to the smallest tier that has a usable endpoint.
+    tier: int = 0
     #: Takes no new requests; what runs is finished.
     draining: bool = False
     #: Sent as `Authorization: Bearer`; never logged, never shown.

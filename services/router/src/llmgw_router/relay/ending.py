@@ -110,8 +110,9 @@ class Ending(Relaying):
         counters = self.hub.counters
         counters[COUNTER[f"refused_{kind.label}"]] += 1
         endpoint = self.endpoint
-        if endpoint is not None and kind.type == errors.INTERRUPTED.type:
-            endpoint.broke(self.hub.now)
+        if endpoint is not None and kind.type == errors.INTERRUPTED.type and kind is not errors.TIMEOUT_TOTAL:
+            # A stream that flows until our own total is over has not failed.
+            endpoint.broke(self)
         self.keep = False
         if self.upstream is not None:
             upstream, self.upstream = self.upstream, None
@@ -128,7 +129,7 @@ class Ending(Relaying):
         """The one way out: give the endpoint back, account, and free the client for its next request."""
         endpoint, self.endpoint = self.endpoint, None
         if endpoint is not None:
-            endpoint.release(now_ns)
+            endpoint.release(now_ns, self)
         self.hub.accounts.close(self, endpoint, now_ns)
         self.upstream = None
         self.phase = OVER

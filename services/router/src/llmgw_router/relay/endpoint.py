@@ -6,9 +6,11 @@ place where a request is noted.
 """
 
 import asyncio
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
+from zlib import crc32
 
-from llmgw_router.core.policy import cool_down_s
+from llmgw_router.core.choosing.speed import Speed
+from llmgw_router.core.choosing.standing import Reason, Standing
 from llmgw_router.core.table import EndpointRow
 from llmgw_router.relay.slots import BROKEN, FAILED, IN_FLIGHT, LAST_TOUCH, PICKS, Slots
 from llmgw_router.relay.tls import Contexts
@@ -17,9 +19,13 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from llmgw_router.relay.upstream import UpstreamConnection
+    from llmgw_router.relay.warden import Warden
+
+#: Statuses that are an engine's own failure. 429 and 503 say that it is busy; 501 that it lacks something.
+FAULTS: Final = frozenset({500, 502, 504})
 
 
-class EngineEndpoint:
+class EngineEndpoint(Standing):
     """A ready replica, as the hot path uses it."""
 
     __slots__ = (
@@ -30,28 +36,38 @@ class EngineEndpoint:
         "_picks",
         "_prefixes",
         "_touched",
-        "avoid_until",
-        "failures",
         "host",
         "idle",
         "in_flight",
         "leaving",
+        "models",
         "name",
         "on_drained",
         "port",
         "row",
+        "salt",
         "slot",
-        "weight",
+        "speed",
+        "tier",
+        "warden",
     )
 
     def __init__(
-        self, row: EndpointRow, slots: Slots, worker: int, on_drained: "Callable[[EngineEndpoint], None]"
+        self,
+        row: EndpointRow,
+        slots: Slots,
+        worker: int,
+        warden: "Warden",
+        on_drained: "Callable[[EngineEndpoint], None]",
     ) -> None:
+        super().__init__()
         assert row.slot is not None
         self.slot = row.slot
         self.in_flight = 0
-        self.failures = 0
-        self.avoid_until = 0.0
+        self.warden = warden
+        self.speed = Speed()
+        #: Where prompts find their place: the same in every worker and router.
+        self.salt = crc32(row.endpoint_id.encode("utf-8", "surrogatepass"))
         #: Draining, or gone from the table: nothing new comes here.
         self.leaving = False
         self.on_drained = on_drained
@@ -74,7 +90,9 @@ class EngineEndpoint:
         self.host = row.host
         self.port = row.port
         self.name = row.endpoint_id
-        self.weight = max(1, row.weight)
+        self.models = (row.model, *row.also_models)
+        self.tier = row.tier
+        self.weigh(row.weight)
         self.leaving = row.draining
         self._prefixes: dict[bytes, bytes] = {}
 
@@ -99,8 +117,11 @@ class EngineEndpoint:
         self._picks[slot] += 1
         self._touched[slot] = now_ns
 
-    def release(self, now_ns: int) -> None:
-        """It is over, in whatever way."""
+    def release(self, now_ns: int, by: object) -> None:
+        """It is over for `by`, in whatever way."""
+        if self.trial is not None and self.trial is by:
+            # It tried this endpoint, and ends without a word about it (HO25).
+            self.gave_up(self.warden.now)
         self.in_flight -= 1
         slot = self.slot
         self._in_flight_cells[slot] = self.in_flight
@@ -108,22 +129,41 @@ class EngineEndpoint:
         if self.leaving and not self.in_flight:
             self.on_drained(self)
 
-    def succeeded(self) -> None:
-        """An answer of any status came: it is alive."""
-        self.failures = 0
-        self.avoid_until = 0.0
+    def began(self, by: object, status: int, waited_ns: int | None) -> None:
+        """The first byte of an answer's body is there. `waited_ns`, of event streams: since it was asked."""
+        if self.trial is by and status not in FAULTS:
+            self.warden.passed(self)
+        if waited_ns is not None:
+            self.speed.began(waited_ns / 1e9)
 
-    def failed(self, now: float) -> None:
-        """No answer came that a client could have had; others are preferred for a while."""
-        self.failures += 1
-        self.avoid_until = now + cool_down_s(self.failures)
+    def ended(self, by: object, status: int) -> None:
+        """A whole answer came. Any status but a fault of its own says that it is alive."""
+        if status in FAULTS:
+            self.warden.failed(self, by, Reason.FAILING)
+            return
+        if self.trial is by:
+            self.warden.passed(self)
+        warden = self.warden
+        self.succeeded(warden.now, warden.rules)
+
+    def unanswered(self, by: object, reason: Reason, *, decisive: bool = False) -> None:
+        """No answer came that a client could have had."""
         self._failed[self.slot] += 1
+        self.warden.failed(self, by, reason, decisive=decisive)
 
-    def broke(self, now: float) -> None:
+    def broke(self, by: object) -> None:
         """An answer had begun and was cut."""
-        self.failures += 1
-        self.avoid_until = now + cool_down_s(self.failures)
         self._broken[self.slot] += 1
+        self.warden.failed(self, by, Reason.FAILING)
+
+    def busy(self, by: object, retry_after_s: float | None) -> None:
+        """It says that it has no room (429, 503), and maybe for how long. It is alive: nobody's failure."""
+        if self.trial is by:
+            self.warden.passed(self)
+        warden = self.warden
+        told = retry_after_s is not None
+        seconds = retry_after_s if retry_after_s is not None else warden.rules.cool_down_first_s
+        self.rest(warden.now, min(seconds, warden.rules.cool_down_most_s), told=told)
 
     def head_prefix(self, path: bytes) -> bytes:
         """Request line and what we say ourselves, the same for every POST to one path."""
@@ -169,6 +209,9 @@ class ColdEndpoint:
 
     __slots__ = ("idle", "leaving", "name", "path")
 
+    #: It is never left alone.
+    ejected = False
+
     def __init__(self, path: str) -> None:
         self.path = path
         self.name = "cold"
@@ -178,16 +221,19 @@ class ColdEndpoint:
     def take(self, now_ns: int) -> None:
         """Nothing is noted: asking for a page wakes no replica."""
 
-    def release(self, now_ns: int) -> None:
+    def release(self, now_ns: int, by: object) -> None:
         """See take."""
 
-    def succeeded(self) -> None:
+    def began(self, by: object, status: int, waited_ns: int | None) -> None:
         """See take."""
 
-    def failed(self, now: float) -> None:
+    def ended(self, by: object, status: int) -> None:
         """See take."""
 
-    def broke(self, now: float) -> None:
+    def unanswered(self, by: object, reason: Reason, *, decisive: bool = False) -> None:
+        """See take."""
+
+    def broke(self, by: object) -> None:
         """See take."""
 
     async def connect(

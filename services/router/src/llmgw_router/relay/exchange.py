@@ -9,10 +9,10 @@ from time import monotonic_ns
 from typing import TYPE_CHECKING
 
 from llmgw_router.core import errors
+from llmgw_router.core.choosing.standing import Reason
 from llmgw_router.core.errors import Kind
 from llmgw_router.core.keys import KeyRow, may_use
 from llmgw_router.core.paths import BadPath
-from llmgw_router.core.policy import cool_down_s, pick
 from llmgw_router.core.profiles import ProfileRefused, choose
 from llmgw_router.core.routes import Content, Dialect
 from llmgw_router.core.table import ModelRow, Waiting, while_cold
@@ -32,6 +32,8 @@ from llmgw_router.relay.tls import reason_of
 from llmgw_router.relay.upstream import BUSY, DENIALS, NOT_HERE, UpstreamConnection
 
 if TYPE_CHECKING:
+    from llmgw_router.core.choosing.affinity import Match
+    from llmgw_router.core.choosing.decision import Decision
     from llmgw_router.relay.client import ClientConnection
     from llmgw_router.relay.endpoint import Endpoint, EngineEndpoint
 
@@ -46,7 +48,19 @@ _ENGINE_ABORTS = COUNTER["engine_aborts"]
 class Exchange(Ending):
     """Begins as a request that arrives; lives until its answer has left or its client has."""
 
-    __slots__ = ("asking", "hold_until", "opening", "resent", "since", "spot", "started", "touched")
+    __slots__ = (
+        "asking",
+        "decision",
+        "hold_until",
+        "match",
+        "opening",
+        "policy",
+        "resent",
+        "since",
+        "spot",
+        "started",
+        "touched",
+    )
 
     def __init__(self, client: "ClientConnection") -> None:
         super().__init__(client)
@@ -58,6 +72,12 @@ class Exchange(Ending):
         self.asking: list[EngineEndpoint] | None = None
         #: First bytes of a stream that may be an error's.
         self.opening = b""
+        #: What is known of its prompt or session; None: nothing, or there was nothing to choose.
+        self.match: Match | None = None
+        #: The rule that chose its endpoint (core/choosing/picking.py); "": none was chosen.
+        self.policy = ""
+        #: Why it went there; made only for who may see it.
+        self.decision: Decision | None = None
 
     # --- where it goes
 
@@ -156,11 +176,13 @@ class Exchange(Ending):
     def dispatch(self, endpoints: "tuple[EngineEndpoint, ...]", model: ModelRow) -> None:
         """Send it to the best of `endpoints`; without one, hold it or refuse it."""
         hub = self.hub
-        best = pick(endpoints, now=hub.now, chance=hub.chance(), tried=self.tried or ())
+        best = hub.choosing.choose(self, endpoints) if endpoints else None
         if best is not None:
             # Reading the clock can cost as much as all the rest of a pick (half a microsecond on some
             # virtual machines), so an exchange reads it when it begins, at its first byte, and at its end.
             self.send(best, self.started_ns if self.phase == ARRIVING else monotonic_ns())
+        elif endpoints:
+            hub.choosing.refuse(self, model, endpoints)
         elif while_cold(model) is Waiting.HOLD and not hub.draining:
             if hub.room.admit(self, model):
                 self.phase = HELD
@@ -177,6 +199,8 @@ class Exchange(Ending):
         self.sent_ns = now_ns
         if self.phase == HELD:
             self.held_ns = now_ns - self.started_ns - self.queued_ns
+        if endpoint.ejected or self.match is not None:
+            self.hub.choosing.departs(self, endpoint)
         idle = endpoint.idle
         while idle:
             connection = idle.pop()
@@ -236,12 +260,12 @@ class Exchange(Ending):
             )
             return False
         if connection.status in BUSY:
+            # It is alive and has said when to come back (HO14); nobody is blamed.
+            endpoint.busy(self, connection.retry_after_s())
             other = self._another(endpoint)
             if other is not None:
-                # It is alive and has said when to come back (HO14); nobody is blamed.
                 connection.let_go()
-                endpoint.avoid_until = self.hub.now + (connection.retry_after_s() or cool_down_s(1))
-                endpoint.release(monotonic_ns())
+                endpoint.release(monotonic_ns(), self)
                 self.endpoint = self.upstream = None
                 self.hub.counters[_RETRIES_OTHER] += 1
                 self.send(other, monotonic_ns())
@@ -266,7 +290,19 @@ class Exchange(Ending):
         self.phase = RELAYING
         if self.dialect is Dialect.RESPONSES:
             self._remember(payload)
+        endpoint = self.endpoint
+        assert endpoint is not None
+        if connection.is_stream or endpoint.ejected:
+            waited_ns = self.first_ns - self.sent_ns if connection.is_stream else None
+            endpoint.began(self, connection.status, waited_ns)
+        if self.decision is not None:
+            self._explain(connection, self.decision)
         self.start_answer(connection, payload, whole=False)
+
+    def _explain(self, connection: UpstreamConnection, decision: "Decision") -> None:
+        endpoint = self.endpoint
+        name = None if endpoint is None else endpoint.name
+        connection.head.append(b"x-llmgw-decision: " + decision.at(name).header())
 
     def open_anyway(self) -> None:
         """What looked like the beginning of an error does not go on: the client gets it as it is."""
@@ -292,18 +328,22 @@ class Exchange(Ending):
             self.first_ns = now_ns
             if self.dialect is Dialect.RESPONSES:
                 self._remember(payload)
+            if self.decision is not None:
+                self._explain(connection, self.decision)
             self.start_answer(connection, payload, whole=True)
         endpoint = self.endpoint
         assert endpoint is not None
         failure = None if self.tail is None else self.tail.failure()
         if failure is None:
-            endpoint.succeeded()
+            endpoint.ended(self, connection.status)
+            if connection.is_stream and not isinstance(endpoint, ColdEndpoint):
+                endpoint.speed.streamed(self.bytes_out, (now_ns - self.first_ns) / 1e9)
         else:
             # All of it has been passed on as it came; it counts as the failure that it is (HO02).
             self.code = ERROR_EVENT
             self.hub.counters[_ERROR_EVENTS] += 1
             if failure.status >= 500:
-                endpoint.broke(self.hub.now)
+                endpoint.broke(self)
         self.finish(now_ns)
 
     def answer_closed(self, connection: UpstreamConnection) -> None:
@@ -357,10 +397,10 @@ class Exchange(Ending):
         assert endpoint is not None
         self.endpoint = None
         self.upstream = None
-        if kind.type == errors.UNREACHABLE.type:
+        if kind.type == errors.UNREACHABLE.type and not isinstance(endpoint, ColdEndpoint):
             # Ours, a bug or a stop, are no fault of it.
-            endpoint.failed(hub.now)
-        endpoint.release(monotonic_ns())
+            self._blame(endpoint, kind)
+        endpoint.release(monotonic_ns(), self)
         if isinstance(endpoint, ColdEndpoint):
             self.refuse(
                 errors.COLD_AWAY,
@@ -375,17 +415,21 @@ class Exchange(Ending):
             hub.counters[_RETRIES_OTHER] += 1
             self.send(other, monotonic_ns())
 
+    def _blame(self, endpoint: "EngineEndpoint", kind: Kind) -> None:
+        if self.phase == CONNECTING:
+            endpoint.unanswered(self, Reason.UNREACHABLE, decisive=True)
+        elif kind is errors.UPSTREAM_DENIED:
+            endpoint.unanswered(self, Reason.DENIED, decisive=True)
+        elif kind is not errors.TIMEOUT_TOTAL or self.hub.now - self.since > (self.profile.total_s or 0) / 2:
+            # A total that was spent elsewhere, in a queue or at another engine, is no fault of this one.
+            endpoint.unanswered(self, Reason.FAILING)
+
     def _another(self, failed: "EngineEndpoint") -> "EngineEndpoint | None":
         """Where to ask instead, by the newest table; None: nowhere, or asked often enough."""
-        hub = self.hub
-        tried = self.tried = self.tried or []
-        tried.append(failed)
         if self.asking is not None:
+            self.tried = [*(self.tried or ()), failed]
             return self.asking.pop() if self.asking else None
-        target = None if self.model is None else hub.routes.targets.get(self.model)
-        if target is None or len(tried) > self.profile.max_retries:
-            return None
-        return pick(target.endpoints, now=hub.now, chance=hub.chance(), tried=tried)
+        return self.hub.choosing.again(self, failed)
 
     def ask_instead(self) -> bool:
         """Whether another endpoint is asked now, since this one has failed before anything was passed on."""
@@ -397,7 +441,7 @@ class Exchange(Ending):
         if other is None:
             return False
         now_ns = monotonic_ns()
-        endpoint.release(now_ns)
+        endpoint.release(now_ns, self)
         self.endpoint = self.upstream = None
         self.hub.counters[_RETRIES_OTHER] += 1
         self.send(other, now_ns)

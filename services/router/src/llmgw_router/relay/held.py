@@ -58,8 +58,8 @@ def ask_next(exchange: "Exchange") -> bool:
     if not asking or endpoint is None:
         return False
     now_ns = monotonic_ns()
-    endpoint.succeeded()
-    endpoint.release(now_ns)
+    endpoint.ended(exchange, 404)
+    endpoint.release(now_ns, exchange)
     other = asking.pop()
     exchange.endpoint = exchange.upstream = None
     exchange.model = other.row.model

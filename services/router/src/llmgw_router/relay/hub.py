@@ -18,6 +18,7 @@ from llmgw_router.core.config import WorkerConfig
 from llmgw_router.relay import ipc
 from llmgw_router.relay.access import Access
 from llmgw_router.relay.accounting import Accounts
+from llmgw_router.relay.choosing import Chooser
 from llmgw_router.relay.endpoint import ColdEndpoint
 from llmgw_router.relay.live_routes import LiveRoutes
 from llmgw_router.relay.pins import Pins
@@ -25,6 +26,7 @@ from llmgw_router.relay.room import WaitingRoom
 from llmgw_router.relay.slots import COUNTER, GAUGES, Slots
 from llmgw_router.relay.tls import Contexts
 from llmgw_router.relay.tracing import tracer_of
+from llmgw_router.relay.warden import Warden
 
 if TYPE_CHECKING:
     from llmgw_router.relay.client import ClientConnection
@@ -80,6 +82,8 @@ class Hub:
         self.date = b""
         self.accounts = Accounts(self.counters, tell)
         self.access = Access(required=configure.config.keys_required)
+        self.warden = Warden(self, configure.config.choosing)
+        self.choosing = Chooser(self, configure.config.choosing)
         self.routes = LiveRoutes(self, slots)
         self.pins = Pins(slots, configure.worker)
         self.reconfigure(configure.config)
@@ -150,6 +154,8 @@ class Hub:
         self.contexts = Contexts(config.upstream_tls)
         self.default_profile = config.profiles[config.default_profile]
         self.accounts.reconfigure(config.telemetry)
+        self.warden.rules = config.choosing
+        self.choosing.reconfigure(config.choosing)
         self.tracer = tracer_of(config.telemetry)
 
     # --- once per sweep

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 
 import msgspec
 
+from llmgw_router.core.choosing.decision import Decision as Decision
 from llmgw_router.core.config import Limits as Limits
 from llmgw_router.core.config import RoutingProfile as RoutingProfile
 from llmgw_router.core.config import WorkerConfig as WorkerConfig
@@ -131,6 +132,13 @@ class Running(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     left_out: int
 
 
+class Probed(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """Health checks of endpoints that some worker suspects, by id."""
+
+    alive: tuple[str, ...] = ()
+    dead: tuple[str, ...] = ()
+
+
 class Started(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     pid: int
     worker: int
@@ -162,6 +170,18 @@ class DrainedEndpoints(msgspec.Struct, frozen=True, kw_only=True, tag=True):
 
     seq: int
     endpoint_ids: tuple[str, ...]
+
+
+class Suspects(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """All endpoints that this worker would have looked at, by id; replaces what it said before."""
+
+    endpoint_ids: tuple[str, ...] = ()
+
+
+class Decisions(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """Choices of the last sweep, at most as many as are kept; only where that is asked for."""
+
+    decisions: tuple[Decision, ...]
 
 
 class LogLine(msgspec.Struct, frozen=True, array_like=True):
@@ -247,8 +267,31 @@ class ModelCounts(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     models: tuple[ModelCount, ...]
 
 
-Down = Configure | Reconfigure | TableUpdate | TableDelta | KeysUpdate | Drain | Stop | ActivationRefused | AskRunning
-Up = Started | Applied | Want | Unwant | DrainedEndpoints | LogLines | AccessRecords | ModelCounts | Running
+Down = (
+    Configure
+    | Reconfigure
+    | TableUpdate
+    | TableDelta
+    | KeysUpdate
+    | Drain
+    | Stop
+    | ActivationRefused
+    | Probed
+    | AskRunning
+)
+Up = (
+    Started
+    | Applied
+    | Want
+    | Unwant
+    | DrainedEndpoints
+    | LogLines
+    | AccessRecords
+    | Suspects
+    | Decisions
+    | ModelCounts
+    | Running
+)
 
 decode_down = msgspec.msgpack.Decoder(Down).decode
 decode_up = msgspec.msgpack.Decoder(Up).decode

@@ -44,6 +44,10 @@ class LiveRoutes:
     def endpoints(self) -> Iterable[EngineEndpoint]:
         return self._endpoints.values()
 
+    def find(self, endpoint_id: str) -> EngineEndpoint | None:
+        """None: not in the table."""
+        return self._endpoints.get(endpoint_id)
+
     def apply(self, update: ipc.TableUpdate) -> None:
         """Swap the table for a whole one. From here on no pick is made from the old one."""
         self._change(self._index.difference(update.endpoints, update.models), update)
@@ -101,7 +105,7 @@ class LiveRoutes:
     def _upsert(self, row: EndpointRow) -> EngineEndpoint:
         endpoint = self._endpoints.get(row.endpoint_id)
         if endpoint is None:
-            endpoint = EngineEndpoint(row, self._slots, self._hub.worker, self._drained)
+            endpoint = EngineEndpoint(row, self._slots, self._hub.worker, self._hub.warden, self._drained)
             self._endpoints[row.endpoint_id] = endpoint
         elif endpoint.row != row:
             before = endpoint.row

@@ -3,6 +3,7 @@
 from time import monotonic_ns
 from typing import TYPE_CHECKING
 
+from llmgw_router.core.choosing.standing import Reason
 from llmgw_router.core.first_event import PASS, WAIT, Failure, judge
 from llmgw_router.relay.slots import COUNTER
 from llmgw_router.relay.upstream import BUSY, DENIALS
@@ -47,7 +48,7 @@ def _failed(exchange: "Exchange", connection: "UpstreamConnection", failure: Fai
         if not exchange.answer_wanted(connection):
             return
     elif failure.status >= 500:
-        endpoint.failed(hub.now)
+        endpoint.unanswered(exchange, Reason.FAILING)
         if exchange.ask_instead():
             return
     exchange.code = ERROR_EVENT

@@ -57,6 +57,19 @@ _PLAIN = (
     "retries_stale",
     # Asked again at another endpoint.
     "retries_other",
+    # Choices: who knew the prompt or the session, who was left when nobody was usable.
+    "picks_by_prefix",
+    "picks_by_session",
+    "picks_in_panic",
+    # Not asked again since the budget was spent.
+    "retries_over_budget",
+    # Endpoints put aside; those their models could not spare; tried; back; refusing our credential; slow.
+    "ejections",
+    "ejections_spared",
+    "trials",
+    "endpoints_back",
+    "endpoints_denied",
+    "endpoints_slow",
     "cold_requests",
     "bytes_from_clients",
     "bytes_to_clients",

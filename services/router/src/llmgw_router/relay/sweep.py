@@ -35,6 +35,8 @@ def sweep(hub: "Hub") -> None:
         # Least recently used first.
         while idle and now - idle[0].idle_since > hub.limits.upstream_idle_s:
             idle.pop(0).transport.close()
+    hub.warden.sweep()
+    hub.choosing.flush()
     hub.room.report()
     hub.flush()
 

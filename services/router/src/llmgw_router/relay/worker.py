@@ -99,6 +99,9 @@ class Worker:
             case ipc.Reconfigure(config=config):
                 assert self._hub is not None
                 self._hub.reconfigure(config)
+            case ipc.Probed():
+                assert self._hub is not None
+                self._hub.warden.probed(message)
             case ipc.ActivationRefused():
                 assert self._hub is not None
                 self._hub.room.refuse(message)

@@ -33,7 +33,7 @@ _OWNERS: Final = 4
 class Match:
     """What is known of one prompt or session, for picking.pick."""
 
-    __slots__ = ("chain", "fresh", "place", "policy", "worth")
+    __slots__ = ("chain", "depths", "fresh", "place", "policy", "worth")
 
     def __init__(self, chain: Sequence[int], place: int, policy: str) -> None:
         #: Keys of the map, shortest prefix first; empty where nothing can be learnt.
@@ -44,6 +44,8 @@ class Match:
         self.policy = policy
         #: Endpoint -> requests of load that what it knows outweighs.
         self.worth: Mapping[str, float] = {}
+        #: Endpoint -> how many of `chain` it knows. None: this is no prompt.
+        self.depths: Mapping[str, int] | None = None
         #: How many keys, from the first on, are fresh in the map, all with these same owners.
         self.fresh: tuple[int, tuple[str, ...]] = (0, ())
 
@@ -114,6 +116,7 @@ class PrefixMap:
                         depths[name] = known
                 last = owners
             known += 1
+        match.depths = depths
         if last is None:
             return
         for name in last:

@@ -60,7 +60,7 @@ C = TypeVar("C", bound=Candidate)
 class Field(Generic[C]):
     """The endpoints a request may be sent to, best tier first. Made once per change of the table."""
 
-    __slots__ = ("by_name", "endpoints", "tiers")
+    __slots__ = ("by_name", "contested", "endpoints", "tiers")
 
     def __init__(self, endpoints: Sequence[C]) -> None:
         self.endpoints = tuple(endpoints)
@@ -68,6 +68,8 @@ class Field(Generic[C]):
         for endpoint in self.endpoints:
             tiers.setdefault(endpoint.tier, []).append(endpoint)
         self.tiers: tuple[tuple[C, ...], ...] = tuple(tuple(tiers[tier]) for tier in sorted(tiers))
+        #: Whether there is anything to choose: with one endpoint a tier nobody needs to read prompts.
+        self.contested = any(len(tier) > 1 for tier in self.tiers)
         self.by_name: dict[str, C] = {endpoint.name: endpoint for endpoint in self.endpoints}
 
 

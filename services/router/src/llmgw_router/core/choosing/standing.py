@@ -83,21 +83,20 @@ class Standing:
 
     def succeeded(self, now: float, rules: Choosing) -> None:
         """A whole answer came, of a status that is no fault of the engine."""
-        self.failures = 0
-        self._count(now, rules, good=1)
-        if self.ejected:
-            # An older request, of before the ejection: no proof that new ones would be answered.
-            return
-        if self.level and now - self._lowered_at >= _cool_down_s(self.level, rules):
-            self.level -= 1
-            self._lowered_at = now
+        self._good += 1
+        if (self.failures or self.level) and not self.ejected:
+            # While it is ejected, what ends is an older request: no proof that new ones are answered.
+            self.failures = 0
+            if self.level and now - self._lowered_at >= _cool_down_s(self.level, rules):
+                self.level -= 1
+                self._lowered_at = now
 
     def failed(self, now: float, rules: Choosing, *, by: object, decisive: bool = False) -> bool:
         """No usable answer, or a broken one. True: it should be ejected now.
 
         `decisive`: one such failure says it all, as a refused connection does."""
         self.failures += 1
-        self._count(now, rules, bad=1)
+        self._note_bad(now, rules)
         if self.ejected:
             # What was under way when it was ejected fails with it, and proves nothing new.
             return by is self.trial
@@ -176,16 +175,16 @@ class Standing:
 
     # --- shares of failures
 
-    def _count(self, now: float, rules: Choosing, *, good: int = 0, bad: int = 0) -> None:
-        began = self._window_began
-        if now - began >= rules.window_s:
-            # Two halves instead of a list of outcomes: what is older than two windows is forgotten.
-            recent = now - began < 2 * rules.window_s
+    def _note_bad(self, now: float, rules: Choosing) -> None:
+        # Two windows of counts instead of a list of outcomes. They turn when something fails, so that
+        # what goes well has only to add one; the first failure after a long time finds them empty.
+        age_s = now - self._window_began
+        if age_s >= rules.window_s:
+            recent = age_s < 2 * rules.window_s
             self._good_before, self._bad_before = (self._good, self._bad) if recent else (0, 0)
             self._good = self._bad = 0
             self._window_began = now
-        self._good += good
-        self._bad += bad
+        self._bad += 1
 
     def _mostly_fails(self, rules: Choosing) -> bool:
         bad = self._bad + self._bad_before
