@@ -71,9 +71,10 @@ class EventTail:
 
     def failure(self) -> Failure | None:
         """What the engine said in its last words, where that was an error; asked once, at the end (HO02)."""
-        if b"error" not in self._last and b"error" not in self._before:
+        words = self._before + self._last
+        if b"error" not in words:
             return None
-        for match in _ERROR_LINE.finditer(self._before + self._last):
+        for match in _ERROR_LINE.finditer(words):
             failure = failure_of(match.group(1))
             if failure is not None:
                 return failure

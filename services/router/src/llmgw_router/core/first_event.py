@@ -29,15 +29,19 @@ class Failure:
 PASS: Final = 0
 WAIT: Final = 1
 
-_EVENT = re.compile(rb"(?:(?:event|id|retry):[^\r\n]*(?:\r\n|\r|\n))*data:[ ]?")
-#: How an error's JSON begins, in every API that is relayed; blanks and line ends aside.
+#: Lines of an event before its data.
+_LINES = re.compile(rb"(?:(?:event|id|retry):[^\r\n]*(?:\r\n|\r|\n))*")
+_FIELDS = (b"data:", b"event:", b"id:", b"retry:")
+#: Such lines are short.
+_MOST_LINES_BYTES = 256
+#: How an error's JSON begins, in every API that is relayed; blanks aside.
 _BEGINNINGS = (
-    b'{"error":',
+    b'{"error":{',
+    b'{"error":"',
     b'{"object":"error"',
     b'{"type":"error"',
     b'{"type":"response.failed"',
 )
-_FIELDS = (b"event:", b"data:", b"id:", b"retry:")
 _BLANKS = re.compile(rb"[ \t]+")
 _END = re.compile(rb"\r\n\r\n|\n\n|\r\r")
 
@@ -49,23 +53,27 @@ def judge(data: bytes, *, whole: bool = False) -> int | Failure:
     if data[:7] == b"data: {" and data[7:12] in (b'"id":', b'"choi'):
         # Nearly every stream.
         return PASS
-    start = _EVENT.match(data)
-    if start is None:
-        if whole or len(data) > 256:
+    lines = _LINES.match(data)
+    assert lines is not None
+    at = lines.end()
+    if not data.startswith(b"data:", at):
+        begun = data[at:]
+        if whole or at > _MOST_LINES_BYTES or len(begun) > _MOST_LINES_BYTES:
             return PASS
-        line = re.split(rb"\r\n|\r|\n", data)[-1]
-        return WAIT if any(field.startswith(line[: len(field)]) for field in _FIELDS) else PASS
-    at = start.end()
+        return WAIT if any(_agree(begun, field) for field in _FIELDS) else PASS
+    at += 5
     begun = _BLANKS.sub(b"", data[at : at + 64])
-    if not any(
-        begun.startswith(one[: len(begun)]) if len(begun) < len(one) else begun.startswith(one)
-        for one in _BEGINNINGS
-    ):
+    if not any(_agree(begun, one) for one in _BEGINNINGS):
         return PASS
     end = _END.search(data, at)
     if end is None:
         return PASS if whole or len(data) > MOST_BYTES else WAIT
-    return failure_of(data[at : end.start()]) or PASS
+    return failure_of(data[at : end.start()].strip(b" \t")) or PASS
+
+
+def _agree(begun: bytes, one: bytes) -> bool:
+    """Whether the one begins with the other, whichever is longer."""
+    return begun.startswith(one) or one.startswith(begun)
 
 
 def failure_of(content: bytes) -> Failure | None:
@@ -99,6 +107,6 @@ def _status(error: dict[str, object]) -> int:
         value = error.get(name)
         if isinstance(value, str) and value.isascii() and value.isdigit():
             value = int(value[:4])
-        if isinstance(value, int) and not isinstance(value, bool) and 400 <= value <= 599:
+        if isinstance(value, int) and 400 <= value <= 599:
             return value
     return 502
