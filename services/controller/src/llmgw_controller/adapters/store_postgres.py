@@ -33,22 +33,31 @@ SELECT set_config('idle_in_transaction_session_timeout', '{int(IDLE_IN_TRANSACTI
   FROM controller_lease WHERE name = $1 AND term = $2 AND expires_at > clock_timestamp() FOR KEY SHARE
 """
 
-_PART = f"starts_with(subject, $2) AND substr(subject, length($2) + 1) ~ '^{PART}$'"
+_EVENT = "event_id, extract(epoch FROM at)::float8 AS at, term, kind, subject, text, severity"
 
-_EVENTS = f"""
-SELECT event_id, extract(epoch FROM at)::float8 AS at, term, kind, subject, text, severity FROM events
- WHERE ($1::float8 IS NULL OR at >= to_timestamp($1)) AND ($2::text IS NULL OR subject = $2 OR {_PART})
-   AND ($4::float8 IS NULL OR at <= to_timestamp($4))
- ORDER BY event_id DESC LIMIT $3
+# The parts of "m" are "m/" or "m:" and a number: two ranges of names, for "0" follows "/" and ";" follows ":"
+# byte by byte. All that is about one subject is gathered before it is cut: whoever looks for its newest by
+# walking back through the log reads all of it where the subject is rare.
+_ABOUT = f"""
+WITH about AS MATERIALIZED (
+    SELECT * FROM events
+     WHERE subject COLLATE "C" = $1
+        OR (subject COLLATE "C" >= $1 || '/' AND subject COLLATE "C" < $1 || '0'
+            OR subject COLLATE "C" >= $1 || ':' AND subject COLLATE "C" < $1 || ';')
+           AND substr(subject, length($1) + 1) ~ '^{PART}$')
+"""
+
+_LOG = "WITH about AS NOT MATERIALIZED (SELECT * FROM events WHERE $1::text IS NULL)"
+
+_NEWEST = f"""
+SELECT {_EVENT} FROM about
+ WHERE ($2::float8 IS NULL OR at >= to_timestamp($2)) AND ($3::float8 IS NULL OR at <= to_timestamp($3))
+ ORDER BY event_id DESC LIMIT $4
 """
 
 _FIRST_EVENT = "SELECT min(event_id) FROM events WHERE at >= to_timestamp($1)"
 
-_EVENTS_AFTER = f"""
-SELECT event_id, extract(epoch FROM at)::float8 AS at, term, kind, subject, text, severity FROM events
- WHERE event_id > $1 AND ($2::text IS NULL OR subject = $2 OR {_PART})
- ORDER BY event_id LIMIT $3
-"""
+_AFTER = f"SELECT {_EVENT} FROM about WHERE event_id > $2 ORDER BY event_id LIMIT $3"
 
 #: Old events forgotten by one call.
 PRUNED_AT_ONCE = 10_000
@@ -122,7 +131,7 @@ class PostgresStore:
         """As in the port."""
         with told("answer"):
             async with self._postgres.connection() as connection:
-                rows = await connection.fetch(_EVENTS, since, subject, limit, until)
+                rows = await connection.fetch(_about(subject) + _NEWEST, subject, since, until, limit)
         return [_event(row) for row in rows]
 
     async def first_event(self, since: float) -> int | None:
@@ -136,7 +145,7 @@ class PostgresStore:
         """As in the port."""
         with told("answer"):
             async with self._postgres.connection() as connection:
-                rows = await connection.fetch(_EVENTS_AFTER, event_id, subject, limit)
+                rows = await connection.fetch(_about(subject) + _AFTER, subject, event_id, limit)
         return [_event(row) for row in rows]
 
     async def prune_events(self, term: LeaseTerm, *, before: float) -> int:
@@ -170,6 +179,11 @@ class PostgresStore:
     async def close(self) -> None:
         """Close the pool."""
         await self._postgres.close()
+
+
+def _about(subject: str | None) -> str:
+    """The events of a subject, or all of them, as `about`."""
+    return _LOG if subject is None else _ABOUT
 
 
 def _event(row: asyncpg.Record) -> EventRow:
