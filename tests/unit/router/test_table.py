@@ -5,7 +5,6 @@ from llmgw_router.core.table import (
     EndpointRow,
     ModelRow,
     Waiting,
-    held_share,
     while_cold,
 )
 from llmgw_router.core.table_index import build
@@ -80,8 +79,3 @@ def test_only_what_can_come_up_is_waited_for(
     for bound in ({"hold_timeout_s": 0.0, "max_held": 1}, {"hold_timeout_s": 1.0, "max_held": 0}):
         barred = ModelRow(name="m", availability=availability, activatable=activatable, **bound)  # type: ignore[arg-type]
         assert while_cold(barred) is REFUSE
-
-
-@pytest.mark.parametrize(("most", "workers", "share"), [(100, 1, 100), (100, 3, 34), (2, 4, 1), (1, 1, 1)])
-def test_the_waiting_room_is_shared_out(most: int, workers: int, share: int) -> None:
-    assert held_share(ModelRow(name="m", max_held=most), workers) == share

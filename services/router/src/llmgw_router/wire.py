@@ -73,6 +73,9 @@ def catalog_entry(message: pb.CatalogModel) -> CatalogEntry:
             activatable=message.activatable,
             hold_timeout_s=message.hold_timeout_s,
             max_held=message.max_held,
+            max_held_per_tenant=message.max_held_per_tenant
+            if message.HasField("max_held_per_tenant")
+            else None,
             eta_s=message.eta_s if message.HasField("eta_s") else None,
         ),
         created=message.created if message.HasField("created") else None,

@@ -54,6 +54,9 @@ UPSTREAM_INVALID = Kind("upstream_invalid_response", 502, _UPSTREAM, "upstream_i
 UPSTREAM_DENIED = Kind("upstream_denied", 502, _UPSTREAM, "upstream_denied")
 MODEL_LOADING = Kind("model_loading", 503, _SERVER, "model_loading", param="model")
 NO_REPLICA = Kind("no_replica_available", 503, _SERVER, "no_replica_available", param="model")
+#: Every place is taken, and nobody more may wait for one; or it waited for as long as it may (W12).
+QUEUE_FULL = Kind("queue_full", 503, _SERVER, "no_replica_available", param="model")
+QUEUE_TIMEOUT = Kind("queue_timeout", 503, _SERVER, "no_replica_available", param="model")
 #: No table was pushed yet: whether a model exists is not known, and a 404 would be believed.
 STARTING = Kind("router_starting", 503, _SERVER, "router_starting")
 #: The store of keys has been away for longer than what was read of it can be believed.
@@ -93,6 +96,12 @@ def retry_after(seconds: float | None, *, default_s: float = 5.0) -> int:
     return max(1, math.ceil(default_s if seconds is None else seconds))
 
 
+def limit(name: str, value: float, profile: str | None = None) -> bytes:
+    """Value of `x-llmgw-limit`: the one limit that fired, as the settings call it, and whose it is."""
+    told = f"{name}={value:g}" if profile is None else f"{name}={value:g}; profile={profile}"
+    return told.encode()
+
+
 def answer(
     kind: Kind,
     message: str,
@@ -103,6 +112,7 @@ def answer(
     allow: bytes | None = None,
     close: bool = False,
     head_only: bool = False,
+    fired: bytes | None = None,
 ) -> bytes:
     """A whole response. The connection ends after it if `close` or the kind says so."""
     content = body(kind, message, code=code)
@@ -114,6 +124,8 @@ def answer(
     ]
     if retry_after_s is not None:
         lines.append(b"retry-after: %d" % retry_after_s)
+    if fired is not None:
+        lines.append(b"x-llmgw-limit: " + fired)
     if allow is not None:
         lines.append(b"allow: " + allow)
     if kind.status == 401:

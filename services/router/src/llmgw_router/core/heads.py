@@ -30,8 +30,8 @@ REQ_PRIVATE: Final = 9
 #: Read where tracing is on; else it passes.
 REQ_TRACE: Final = 10
 #: What a client asks of us, not of an engine.
-REQ_PROFILE: Final = 20
-REQ_HEARTBEAT: Final = 21
+REQ_PROFILE: Final = 30
+REQ_HEARTBEAT: Final = 31
 
 #: Which web page asks, said by browsers.
 REQ_ORIGIN: Final = 20

@@ -70,6 +70,8 @@ class ModelRow(msgspec.Struct, frozen=True, kw_only=True):
     #: How long a request may be held, and how many, in this whole router (the workers share the number).
     hold_timeout_s: float = 0.0
     max_held: int = 0
+    #: Of these, how many of one tenant. None: any number.
+    max_held_per_tenant: int | None = None
     #: Until ready, from measured loads. None: nothing was measured.
     eta_s: float | None = None
     #: What a refused client is told; None: derived from eta_s.
@@ -115,8 +117,3 @@ def while_cold(model: ModelRow) -> Waiting:
         case Availability.COLD | Availability.READY:
             # READY without an endpoint: its group is just restarting, or was drained a moment ago.
             return Waiting.HOLD if model.activatable else Waiting.REFUSE
-
-
-def held_share(model: ModelRow, workers: int) -> int:
-    """How many of `max_held` one of `workers` may hold: an even share, rounded up, at least 1."""
-    return max(1, -(-model.max_held // workers))

@@ -2,7 +2,7 @@
 
 import asyncio
 from time import monotonic_ns
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from llmgw_router.core import errors
 from llmgw_router.core.errors import Kind
@@ -15,8 +15,23 @@ from llmgw_router.relay.slots import COUNTER
 if TYPE_CHECKING:
     from llmgw_router.relay.client import ClientConnection
     from llmgw_router.relay.endpoint import Endpoint, EngineEndpoint
+    from llmgw_router.relay.exchange import Exchange
     from llmgw_router.relay.ipc import TraceIds
+    from llmgw_router.relay.queueing import ModelQueue, Queueing
+    from llmgw_router.relay.room import WaitingRoom
     from llmgw_router.relay.upstream import UpstreamConnection
+
+#: Refusals that come of a limit; others may follow a limit that another endpoint has made up for.
+_OF_LIMITS = frozenset(
+    (
+        errors.MODEL_LOADING,
+        errors.QUEUE_FULL,
+        errors.QUEUE_TIMEOUT,
+        errors.TIMEOUT_CONNECT,
+        errors.TIMEOUT_FIRST_BYTE,
+        errors.TIMEOUT_TOTAL,
+    )
+)
 
 _STREAMS_BROKEN = COUNTER["streams_broken"]
 
@@ -30,15 +45,20 @@ class Ending(Relaying):
         "connecting",
         "endpoint",
         "held_ns",
+        "held_tenant",
+        "limit",
         "model",
         "phase",
+        "place",
         "profile",
+        "queue_began_ns",
         "queued_ns",
         "sent_ns",
         "started_ns",
         "trace",
         "tried",
         "upstream",
+        "waits",
     )
 
     def __init__(self, client: "ClientConnection") -> None:
@@ -62,6 +82,13 @@ class Ending(Relaying):
         self.endpoint: Endpoint | None = None
         self.upstream: UpstreamConnection | None = None
         self.connecting: asyncio.Task[None] | None = None
+        #: Where it waits, to be left; and its place at its model's gate, to be given back.
+        self.waits: WaitingRoom | Queueing | None = None
+        self.place: ModelQueue | None = None
+        self.held_tenant: str | None = None
+        self.queue_began_ns = 0
+        #: The limit of ours that fired, as `x-llmgw-limit` says it.
+        self.limit: bytes | None = None
         #: Asked in vain.
         self.tried: list[EngineEndpoint] | None = None
 
@@ -90,6 +117,7 @@ class Ending(Relaying):
             allow=allow,
             close=not self.keep,
             head_only=self.method == b"HEAD",
+            fired=self.limit if kind in _OF_LIMITS else None,
         )
         if self.origin is not None:
             answer = shown(answer, self.origin)
@@ -130,6 +158,10 @@ class Ending(Relaying):
         endpoint, self.endpoint = self.endpoint, None
         if endpoint is not None:
             endpoint.release(now_ns, self)
+        if self.waits is not None:
+            self.waits.leave(cast("Exchange", self))
+        if self.place is not None:
+            self.hub.queue.give_back(cast("Exchange", self))
         self.hub.accounts.close(self, endpoint, now_ns)
         self.upstream = None
         self.phase = OVER

@@ -26,7 +26,7 @@ from llmgw_router.relay.opening import ERROR_EVENT, opened
 from llmgw_router.relay.phase import ARRIVING, CONNECTING, HELD, RELAYING, WAITING
 from llmgw_router.relay.pins import id_in
 from llmgw_router.relay.reading import Spot, read_model, rename
-from llmgw_router.relay.room import refuse_cold, refuse_loading
+from llmgw_router.relay.room import refuse_cold
 from llmgw_router.relay.slots import COUNTER
 from llmgw_router.relay.tls import reason_of
 from llmgw_router.relay.upstream import BUSY, DENIALS, NOT_HERE, UpstreamConnection
@@ -61,6 +61,9 @@ class Exchange(Ending):
         "started",
         "touched",
     )
+
+    #: While it waits; in the loop's clock.
+    hold_until: float
 
     def __init__(self, client: "ClientConnection") -> None:
         super().__init__(client)
@@ -178,17 +181,18 @@ class Exchange(Ending):
         hub = self.hub
         best = hub.choosing.choose(self, endpoints) if endpoints else None
         if best is not None:
+            queue = hub.queue
+            if queue.limited or (queue.heeds and best.row.concurrency is not None):
+                best = queue.enter(self, best, endpoints, model)
+                if best is None:
+                    return
             # Reading the clock can cost as much as all the rest of a pick (half a microsecond on some
             # virtual machines), so an exchange reads it when it begins, at its first byte, and at its end.
             self.send(best, self.started_ns if self.phase == ARRIVING else monotonic_ns())
         elif endpoints:
             hub.choosing.refuse(self, model, endpoints)
         elif while_cold(model) is Waiting.HOLD and not hub.draining:
-            if hub.room.admit(self, model):
-                self.phase = HELD
-                self.hold_until = hub.now + model.hold_timeout_s
-            else:
-                refuse_loading(self, model, "too many requests already wait for it")
+            hub.room.admit(self, model)
         else:
             refuse_cold(self, model)
 
@@ -465,8 +469,6 @@ class Exchange(Ending):
     def client_left(self) -> None:
         """Nobody reads any more: stop the engine now, whatever it was doing (W31)."""
         self.status = 499
-        if self.phase == HELD:
-            self.hub.room.leave(self)
         if self.connecting is not None:
             self.connecting.cancel()
             self.connecting = None

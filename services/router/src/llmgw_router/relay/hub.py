@@ -22,6 +22,7 @@ from llmgw_router.relay.choosing import Chooser
 from llmgw_router.relay.endpoint import ColdEndpoint
 from llmgw_router.relay.live_routes import LiveRoutes
 from llmgw_router.relay.pins import Pins
+from llmgw_router.relay.queueing import Queueing
 from llmgw_router.relay.room import WaitingRoom
 from llmgw_router.relay.slots import COUNTER, GAUGES, Slots
 from llmgw_router.relay.tls import Contexts
@@ -66,6 +67,7 @@ class Hub:
             self.counters[COUNTER[name]] = 0
         self.cold = ColdEndpoint(configure.cold_socket)
         self.room = WaitingRoom(self)
+        self.queue = Queueing(self, slots)
         self.connections: set[ClientConnection] = set()
         #: Finishing: connections end after their answer.
         self.draining = False
@@ -153,6 +155,7 @@ class Hub:
         self.limits = config.limits
         self.contexts = Contexts(config.upstream_tls)
         self.default_profile = config.profiles[config.default_profile]
+        self.queue.reconfigure(config.admission)
         self.accounts.reconfigure(config.telemetry)
         self.warden.rules = config.choosing
         self.choosing.reconfigure(config.choosing)

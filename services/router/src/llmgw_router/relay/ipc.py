@@ -6,7 +6,7 @@ worker alone knows; losing one costs at most a tick.
 """
 
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 import msgspec
 
@@ -139,6 +139,22 @@ class Probed(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     dead: tuple[str, ...] = ()
 
 
+class StartPhase(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """How far the start of `model` is, for what is said to who waits for it."""
+
+    model: str
+    phase: str
+    progress: float | None = None
+    #: Until ready; None: unknown.
+    eta_s: float | None = None
+
+
+class Gates(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """Models that all workers count together from here on, and their numbers; adds to what was told."""
+
+    numbers: Mapping[str, int]
+
+
 class Started(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     pid: int
     worker: int
@@ -161,6 +177,19 @@ class Want(msgspec.Struct, frozen=True, kw_only=True, tag=True):
 
 class Unwant(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     """Nobody waits for `model` any more: served, refused, timed out or gone."""
+
+    model: str
+
+
+class Queued(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """`waiting` requests wait here for room at `model`, which is up; 0: none any more."""
+
+    model: str
+    waiting: int
+
+
+class GateWanted(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """Requests for `model` are to be counted together with the other workers'."""
 
     model: str
 
@@ -278,6 +307,8 @@ Down = (
     | ActivationRefused
     | Probed
     | AskRunning
+    | StartPhase
+    | Gates
 )
 Up = (
     Started
@@ -291,6 +322,8 @@ Up = (
     | Decisions
     | ModelCounts
     | Running
+    | Queued
+    | GateWanted
 )
 
 decode_down = msgspec.msgpack.Decoder(Down).decode

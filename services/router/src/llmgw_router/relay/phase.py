@@ -9,3 +9,5 @@ CONNECTING: Final = 2
 WAITING: Final = 3
 RELAYING: Final = 4
 OVER: Final = 5
+#: Waits for room at a model that is up.
+QUEUED: Final = 6

@@ -3,8 +3,10 @@
 from typing import TYPE_CHECKING
 
 from llmgw_router.core import errors
-from llmgw_router.core.table import ModelRow, Waiting, held_share, while_cold
-from llmgw_router.relay.ipc import ActivationRefused, Unwant, Want
+from llmgw_router.core.admission import share
+from llmgw_router.core.table import ModelRow, Waiting, while_cold
+from llmgw_router.relay.ipc import ActivationRefused, StartPhase, Unwant, Want
+from llmgw_router.relay.phase import HELD
 
 if TYPE_CHECKING:
     from llmgw_router.relay.exchange import Exchange
@@ -17,22 +19,8 @@ def refuse_cold(exchange: "Exchange", model: ModelRow) -> None:
     exchange.refuse(
         errors.NO_REPLICA,
         f"No replica of the model `{model.name}` can answer now{because}.",
-        retry_after_s=_retry_after(model),
+        retry_after_s=exchange.hub.room.retry_after(model),
     )
-
-
-def refuse_loading(exchange: "Exchange", model: ModelRow, why: str) -> None:
-    """Being started, but not in time for this request (W11)."""
-    exchange.refuse(
-        errors.MODEL_LOADING,
-        f"The model `{model.name}` is loading and {why}.",
-        retry_after_s=_retry_after(model),
-    )
-
-
-def _retry_after(model: ModelRow) -> int:
-    told = model.eta_s if model.retry_after_s is None else model.retry_after_s
-    return errors.retry_after(told, default_s=10.0)
 
 
 class WaitingRoom:
@@ -41,33 +29,74 @@ class WaitingRoom:
     def __init__(self, hub: "Hub") -> None:
         self._hub = hub
         self._held: dict[str, dict[Exchange, None]] = {}
+        #: By model and tenant, where a model bounds what is one tenant's.
+        self._of_tenant: dict[tuple[str, str], int] = {}
         self._told: dict[str, int] = {}
+        #: Last word of the controller on each start, and when it came.
+        self._phases: dict[str, tuple[StartPhase, float]] = {}
 
     @property
     def models(self) -> list[str]:
         return list(self._held)
 
-    def admit(self, exchange: "Exchange", model: ModelRow) -> bool:
-        """Take one in and, for the first, ask for the model. False: full."""
+    # --- in and out
+
+    def admit(self, exchange: "Exchange", model: ModelRow) -> None:
+        """Hold it and, for the first, ask for the model; or refuse it, where there is no room."""
+        hub = self._hub
+        if exchange.place is not None:
+            # It was let in while the model had an endpoint.
+            hub.queue.give_back(exchange)
+        gate = hub.queue.of(model.name).gate
+        if gate.crowded(model.max_held):
+            exchange.limit = errors.limit("max_held", model.max_held)
+            self._refuse_loading(exchange, model, f"{model.max_held} requests wait for it already (max_held)")
+            return
+        tenant = None if exchange.key is None else exchange.key.tenant
+        most = model.max_held_per_tenant
+        if tenant is not None and most is not None:
+            count = self._of_tenant.get((model.name, tenant), 0)
+            if count >= share(most, hub.workers):
+                exchange.limit = errors.limit("max_held_per_tenant", most)
+                self._refuse_loading(
+                    exchange, model, f"{most} requests of yours wait for it already (max_held_per_tenant)"
+                )
+                return
+            self._of_tenant[model.name, tenant] = count + 1
+            exchange.held_tenant = tenant
         waiting = self._held.setdefault(model.name, {})
-        if len(waiting) >= held_share(model, self._hub.workers):
-            return False
         waiting[exchange] = None
-        self._hub.gauge("requests_held", 1)
+        gate.wait(1)
+        hub.gauge("requests_held", 1)
+        exchange.phase = HELD
+        exchange.waits = self
+        hold_s = exchange.profile.hold_s
+        exchange.hold_until = hub.loop.time() + (model.hold_timeout_s if hold_s is None else hold_s)
         if len(waiting) == 1:
             self._tell(model.name, 1)
-        return True
 
     def leave(self, exchange: "Exchange") -> None:
         """It will not wait any longer, for whatever reason."""
-        assert exchange.model is not None
-        waiting = self._held.get(exchange.model)
+        name = exchange.model
+        assert name is not None
+        waiting = self._held.get(name)
         if waiting is None or exchange not in waiting:
             return
         del waiting[exchange]
+        exchange.waits = None
+        self._hub.queue.of(name).gate.wait(-1)
         self._hub.gauge("requests_held", -1)
+        tenant, exchange.held_tenant = exchange.held_tenant, None
+        if tenant is not None:
+            left = self._of_tenant[name, tenant] - 1
+            if left:
+                self._of_tenant[name, tenant] = left
+            else:
+                del self._of_tenant[name, tenant]
         if not waiting:
-            self._forget(exchange.model)
+            self._forget(name)
+
+    # --- what ends the wait
 
     def table_changed(self) -> None:
         """Send on what now has an endpoint; answer what nothing can bring up any more."""
@@ -85,6 +114,7 @@ class WaitingRoom:
                 elif while_cold(target.model) is Waiting.REFUSE:
                     self.leave(exchange)
                     refuse_cold(exchange, target.model)
+        self._hub.queue.table_changed()
 
     def refuse(self, refusal: ActivationRefused) -> None:
         """The controller will not start it: everybody is told, with its words."""
@@ -106,21 +136,69 @@ class WaitingRoom:
 
     def expire(self, exchange: "Exchange") -> None:
         """Its time is up."""
-        assert exchange.model is not None
-        target = self._hub.routes.targets.get(exchange.model)
+        name = exchange.model
+        assert name is not None
+        target = self._hub.routes.targets.get(name)
+        waiting = self._held.get(name, {})
+        number = next((at for at, one in enumerate(waiting, 1) if one is exchange), 1)
+        many = len(waiting)
         self.leave(exchange)
         if target is None:
-            exchange.refuse(
-                errors.MODEL_NOT_FOUND, f"The model `{exchange.model}` was removed while you waited."
-            )
+            exchange.refuse(errors.MODEL_NOT_FOUND, f"The model `{name}` was removed while you waited.")
+            return
+        profile = exchange.profile
+        if profile.hold_s is None:
+            limit_s, whose = target.model.hold_timeout_s, "hold_timeout_s of the model"
+            exchange.limit = errors.limit("hold_timeout_s", limit_s)
         else:
-            refuse_loading(exchange, target.model, f"was not ready within {target.model.hold_timeout_s:g} s")
+            limit_s, whose = profile.hold_s, f"hold_s of the profile `{profile.name}`"
+            exchange.limit = errors.limit("hold_s", limit_s, profile.name)
+        self._refuse_loading(
+            exchange,
+            target.model,
+            f"was not ready within {limit_s:g} s ({whose}); you were number {number} of {many} who wait",
+        )
+
+    # --- what is told of it
+
+    def phase(self, message: StartPhase) -> None:
+        """How far a start is, for what is said to who waits."""
+        self._phases[message.model] = (message, self._hub.now)
+
+    def word(self, model: ModelRow) -> str:
+        """Where its start is, as far as anybody has said: "loading, ready in about 40 s"."""
+        found = self._phases.get(model.name)
+        eta_s = self._eta_s(model)
+        ready = "" if eta_s is None else f", ready in about {eta_s:.0f} s"
+        return (found[0].phase if found is not None else "loading") + ready
+
+    def _eta_s(self, model: ModelRow) -> float | None:
+        """Until ready: by the newest word on this start, else by those before; None: not known."""
+        found = self._phases.get(model.name)
+        if found is not None and found[0].eta_s is not None:
+            return max(0.0, found[0].eta_s - (self._hub.now - found[1]))
+        return model.eta_s
+
+    def retry_after(self, model: ModelRow) -> int:
+        """`Retry-After` of a refusal: when the model is likely to answer."""
+        if model.name in self._phases or model.retry_after_s is None:
+            return errors.retry_after(self._eta_s(model), default_s=10.0)
+        return errors.retry_after(model.retry_after_s)
+
+    def _refuse_loading(self, exchange: "Exchange", model: ModelRow, why: str) -> None:
+        """Being started, but not in time for this request (W11)."""
+        exchange.refuse(
+            errors.MODEL_LOADING,
+            f"The model `{model.name}` is not up ({self.word(model)}), and {why}.",
+            retry_after_s=self.retry_after(model),
+        )
 
     def report(self) -> None:
         """Once per sweep: numbers that have changed since they were last told."""
         for name, waiting in self._held.items():
             if self._told.get(name) != len(waiting):
                 self._tell(name, len(waiting))
+        self._hub.queue.report()
 
     def _tell(self, name: str, count: int) -> None:
         self._told[name] = count
@@ -128,5 +206,7 @@ class WaitingRoom:
 
     def _forget(self, name: str) -> None:
         del self._held[name]
+        # The next start has a story of its own.
+        self._phases.pop(name, None)
         if self._told.pop(name, None) is not None:
             self._hub.tell(Unwant(model=name))

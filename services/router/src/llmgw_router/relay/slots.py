@@ -95,12 +95,20 @@ _PLAIN = (
     # These two go down again. Cleared by the supervisor when the worker is gone.
     "connections_open",
     "requests_held",
+    "requests_queued",
     "requests_running",
     # CLOCK_MONOTONIC of the last sweep: a loop that turns. And how late that sweep was.
     "swept_at_ns",
     "lag_last_us",
 )
-GAUGES = ("connections_open", "requests_held", "requests_running", "swept_at_ns", "lag_last_us")
+GAUGES = (
+    "connections_open",
+    "requests_held",
+    "requests_queued",
+    "requests_running",
+    "swept_at_ns",
+    "lag_last_us",
+)
 
 #: Every counter of a worker's row, in order. Own refusals are counted by their code besides.
 COUNTERS: tuple[str, ...] = (
@@ -132,6 +140,14 @@ if len(COUNTERS) > _COUNTER_ROOM:
     )
 
 
+#: Models that the workers of a router can count together (relay/gates.py), the router's own gate included,
+#: and the cells of each: requests let in, requests waiting, rank of the next.
+GATES = 1024
+GATE_RUNNING, GATE_WAITING, GATE_HEAD = 0, GATES, 2 * GATES
+_GATE_CELLS = 3 * GATES
+_EMPTY_GATES = memoryview(bytes(_GATE_CELLS * _CELL_BYTES)).cast("q")
+
+
 @dataclass(frozen=True, slots=True)
 class EndpointActivity:
     """Sums over all workers for one endpoint."""
@@ -159,7 +175,7 @@ class Slots:
 
     @staticmethod
     def size_bytes(workers: int, capacity: int) -> int:
-        return workers * (_COUNTER_ROOM + _FIELDS * capacity + _PINS) * _CELL_BYTES
+        return workers * (_COUNTER_ROOM + _FIELDS * capacity + _PINS + _GATE_CELLS) * _CELL_BYTES
 
     @classmethod
     def create(cls, *, workers: int, capacity: int) -> "Slots":
@@ -192,6 +208,11 @@ class Slots:
         """Where one worker remembers which endpoint holds a response; behind all the rows."""
         start = self.workers * self._row_cells + worker * _PINS
         return self._cells[start : start + _PINS]
+
+    def gates_of(self, worker: int) -> memoryview:
+        """One worker's numbers at each gate; behind everything else."""
+        start = self.workers * (self._row_cells + _PINS) + worker * _GATE_CELLS
+        return self._cells[start : start + _GATE_CELLS]
 
     def activity(self, slot: int) -> EndpointActivity:
         """Sums and newest touch of one slot over all workers."""
@@ -236,4 +257,6 @@ class Slots:
         counters = self.counters_of(worker)
         for name in GAUGES:
             counters[COUNTER[name]] = 0
+        # Nobody of its waits any more: the others need not let it go first, nor count its places as taken.
+        self.gates_of(worker)[:] = _EMPTY_GATES
         return lost

@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING
 
 from llmgw_router.core import errors
 from llmgw_router.core.first_event import WAIT_S
-from llmgw_router.relay.phase import CONNECTING, HELD, RELAYING, WAITING
+from llmgw_router.relay.phase import CONNECTING, HELD, QUEUED, RELAYING, WAITING
 from llmgw_router.relay.slots import COUNTER
 
 if TYPE_CHECKING:
@@ -82,18 +82,19 @@ def _stalled(client: "ClientConnection", now: float) -> bool:
 def _look_at(exchange: "Exchange", now: float) -> None:
     profile = exchange.profile
     phase = exchange.phase
-    if phase == HELD:
+    if profile.total_s is not None and now - exchange.started > profile.total_s:
+        # Over everything: waiting, asking again, answering.
+        _out_of_time(exchange, errors.TIMEOUT_TOTAL, "total_s", profile.total_s, "It was not over")
+    elif phase == HELD:
         if now >= exchange.hold_until:
             exchange.hub.room.expire(exchange)
-        return
-    if profile.total_s is not None and now - exchange.started > profile.total_s:
-        exchange.stop_upstream(
-            errors.TIMEOUT_TOTAL, f"The request exceeded its total of {profile.total_s:g} s."
-        )
+    elif phase == QUEUED:
+        if now >= exchange.hold_until:
+            exchange.hub.queue.expire(exchange)
     elif phase == CONNECTING:
         if now - exchange.since > profile.connect_s:
-            exchange.stop_upstream(
-                errors.TIMEOUT_CONNECT, f"Connecting to the engine took over {profile.connect_s:g} s."
+            _out_of_time(
+                exchange, errors.TIMEOUT_CONNECT, "connect_s", profile.connect_s, "No connection"
             )
     elif phase == WAITING:
         if exchange.opening and now - exchange.touched > WAIT_S:
@@ -103,10 +104,22 @@ def _look_at(exchange: "Exchange", now: float) -> None:
             profile.first_byte_s if exchange.dialect is not None else exchange.hub.limits.cold_first_byte_s
         )
         if limit is not None and now - exchange.since > limit:
-            exchange.stop_upstream(
-                errors.TIMEOUT_FIRST_BYTE, f"The engine sent no first byte within {limit:g} s."
+            _out_of_time(
+                exchange, errors.TIMEOUT_FIRST_BYTE, "first_byte_s", limit, "The engine sent no first byte"
             )
     elif phase == RELAYING and exchange.dialect is not None and not exchange.client.paused:
         limit = profile.idle_s
         if limit is not None and now - exchange.touched > limit:
-            exchange.stop_upstream(errors.STREAM_IDLE, f"The engine sent nothing for {limit:g} s.")
+            _out_of_time(exchange, errors.STREAM_IDLE, "idle_s", limit, "The engine sent nothing more")
+
+
+def _out_of_time(exchange: "Exchange", kind: errors.Kind, name: str, limit: float, what: str) -> None:
+    """The one limit that fired is named, and the profile that sets it (HO13)."""
+    profile = exchange.profile.name
+    exchange.limit = errors.limit(name, limit, profile)
+    exchange.hub.guard(
+        exchange,
+        exchange.stop_upstream,
+        kind,
+        f"{what} within {limit:g} s ({name} of the profile `{profile}`).",
+    )

@@ -102,6 +102,12 @@ class Worker:
             case ipc.Probed():
                 assert self._hub is not None
                 self._hub.warden.probed(message)
+            case ipc.StartPhase():
+                assert self._hub is not None
+                self._hub.room.phase(message)
+            case ipc.Gates():
+                assert self._hub is not None
+                self._hub.queue.numbers(message)
             case ipc.ActivationRefused():
                 assert self._hub is not None
                 self._hub.room.refuse(message)

@@ -14,6 +14,7 @@ class Tally:
         #: None: its process runs, and has not applied a table.
         self._applied: dict[int, int | None] = {}
         self._wants: dict[int, dict[str, int]] = {}
+        self._queued: dict[int, dict[str, int]] = {}
         self._draining: frozenset[str] = frozenset()
         self._told_drained: set[str] = set()
         self._told_applied = 0
@@ -25,6 +26,7 @@ class Tally:
         """No process: what it held is lost, and what it had applied does not matter any more."""
         self._applied.pop(worker, None)
         self._wants.pop(worker, None)
+        self._queued.pop(worker, None)
 
     def applied(self, worker: int, seq: int) -> None:
         self._applied[worker] = seq
@@ -62,16 +64,32 @@ class Tally:
 
     def wants(self, worker: int, model: str, waiting: int) -> None:
         """`waiting` requests of this worker are held for the model; 0: none any more."""
-        of_worker = self._wants.setdefault(worker, {})
-        if waiting:
-            of_worker[model] = waiting
-        else:
-            of_worker.pop(model, None)
+        _note(self._wants.setdefault(worker, {}), model, waiting)
+
+    def queued(self, worker: int, model: str, waiting: int) -> None:
+        """`waiting` requests of this worker wait for room at the model, which is up; 0: none any more."""
+        _note(self._queued.setdefault(worker, {}), model, waiting)
+
+    def wanted(self) -> dict[str, int]:
+        """Requests held for models that are not up, over all workers; only models with any."""
+        return _sums(self._wants)
 
     def held(self) -> dict[str, int]:
-        """Requests held per model, over all workers; only models with any."""
-        total: dict[str, int] = {}
-        for of_worker in self._wants.values():
+        """Requests that wait, for a model to come up or for room at it; only models with any."""
+        return _sums(self._wants, self._queued)
+
+
+def _note(of_worker: dict[str, int], model: str, waiting: int) -> None:
+    if waiting:
+        of_worker[model] = waiting
+    else:
+        of_worker.pop(model, None)
+
+
+def _sums(*books: dict[int, dict[str, int]]) -> dict[str, int]:
+    total: dict[str, int] = {}
+    for book in books:
+        for of_worker in book.values():
             for model, waiting in of_worker.items():
                 total[model] = total.get(model, 0) + waiting
-        return total
+    return total

@@ -19,6 +19,7 @@ from llmgw_router.core.keys import KeyRow
 from llmgw_router.relay import ipc
 from llmgw_router.relay.slots import EndpointActivity, Slots
 from llmgw_router.supervisor.asking import Asking, RunningNow
+from llmgw_router.supervisor.gate_book import GateBook
 from llmgw_router.supervisor.key_book import KeyBook
 from llmgw_router.supervisor.link import WorkerProcess
 from llmgw_router.supervisor.model_counts import ModelCounts
@@ -94,6 +95,9 @@ class WorkerPool:
         self._worker_config = config.config
         self._pushes = Pushes(self._book)
         self._tally = Tally()
+        self._gates = GateBook()
+        #: Newest word on each start that somebody waits for.
+        self._phases: dict[str, ipc.StartPhase] = {}
         self._keys = KeyBook()
         #: Finished requests by model, of all workers and their predecessors.
         self.models = ModelCounts()
@@ -177,6 +181,12 @@ class WorkerPool:
             for seat in self._seats:
                 if seat.process is not None:
                     seat.process.send(message)
+
+    def tell_phase(self, phase: ipc.StartPhase) -> None:
+        """How far a start is that somebody waits for."""
+        if phase.model in self._tally.wanted() and self._phases.get(phase.model) != phase:
+            self._phases[phase.model] = phase
+            self._to_all([phase])
 
     def refuse(self, refusal: ipc.ActivationRefused) -> None:
         """Answer every request held for the model, in every worker, with this."""
@@ -294,6 +304,10 @@ class WorkerPool:
         )
         for part in self._keys.whole():
             seat.process.send(part)
+        if self._gates.numbers:
+            seat.process.send(ipc.Gates(numbers=dict(self._gates.numbers)))
+        for phase in self._phases.values():
+            seat.process.send(phase)
         # Before it listens, so that its first request already meets a table.
         seat.process.send(self._pushes.whole())
 
@@ -358,6 +372,12 @@ class WorkerPool:
             case ipc.Unwant(model=model):
                 with self._wants_change():
                     self._tally.wants(seat.worker, model, 0)
+            case ipc.Queued(model=model, waiting=waiting):
+                self._tally.queued(seat.worker, model, waiting)
+            case ipc.GateWanted(model=model):
+                number = self._gates.number(model)
+                if number is not None:
+                    self._to_all([ipc.Gates(numbers={model: number})])
             case ipc.DrainedEndpoints():
                 self._settle()
             case ipc.LogLines(lines=lines):
@@ -372,18 +392,19 @@ class WorkerPool:
 
     @contextmanager
     def _wants_change(self) -> Iterator[None]:
-        before = self._tally.held()
+        before = self._tally.wanted()
         yield
-        now = self._tally.held()
+        now = self._tally.wanted()
         for model in sorted(before.keys() | now.keys()):
             if model not in now:
+                self._phases.pop(model, None)
                 self._events.unwant(model)
             elif now[model] != before.get(model):
                 self._events.want(model, now[model])
 
     @property
     def held(self) -> dict[str, int]:
-        """Requests held per model, over all workers."""
+        """Requests that wait per model, over all workers: for it to come up, or for room at it."""
         return self._tally.held()
 
     def _settle(self) -> None:

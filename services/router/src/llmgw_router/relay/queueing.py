@@ -1,0 +1,368 @@
+"""Requests that wait for room at a busy model, and who is let in next. One per worker.
+
+A request is *let in* before an endpoint is chosen: it takes a place at its model's gate, keeps it over
+retries, and gives it back when it ends, on whichever path. Who finds a limit reached, or others waiting,
+waits in its model's line; the endpoint is chosen when it leaves the line, from the table of that moment.
+Nothing is sent to the client meanwhile, unless it has asked to be told that it waits.
+
+No timer belongs to a request: a place that becomes free here is given on in the same turn of the loop, and
+while anybody waits one timer of the worker looks for places that became free elsewhere. Deadlines are the
+sweep's.
+"""
+
+from time import monotonic, monotonic_ns
+from typing import TYPE_CHECKING, Final
+
+from llmgw_router.core import errors
+from llmgw_router.core.admission import Line, Order, Pace, Ticket, rank, wait_s
+from llmgw_router.relay.gates import ROUTER_GATE, Gate
+from llmgw_router.relay.ipc import Gates, GateWanted, Queued
+from llmgw_router.relay.phase import QUEUED
+
+if TYPE_CHECKING:
+    from llmgw_router.core.config import Admission
+    from llmgw_router.core.table import ModelRow
+    from llmgw_router.relay.endpoint import EngineEndpoint
+    from llmgw_router.relay.exchange import Exchange
+    from llmgw_router.relay.hub import Hub
+    from llmgw_router.relay.slots import Slots
+
+#: How soon a place that another worker has freed, or an endpoint that came back, is noticed.
+_LOOK_S: Final = 0.005
+#: A free place is left so long to a request of another worker that waits for longer. It takes it within
+#: _LOOK_S, unless it is stuck.
+_PATIENCE_S: Final = 0.025
+#: Endpoints looked at for one with room; of more, the next look finds another part.
+_SCAN: Final = 64
+#: What is said when no pace is known, and the most that is said.
+_RETRY_S: Final = 5.0
+_RETRY_MOST_S: Final = 600
+
+
+class ModelQueue:
+    """One model's gate, and who waits at it."""
+
+    __slots__ = ("gate", "line", "name", "pace", "patient_since", "told", "wanted")
+
+    def __init__(self, name: str, gate: Gate, line: "Order[Exchange]") -> None:
+        self.name = name
+        self.gate = gate
+        self.line = line
+        #: How fast requests of this worker end.
+        self.pace = Pace()
+        #: Since when a free place is left to another worker; None: none is.
+        self.patient_since: float | None = None
+        self.told = 0
+        self.wanted = False
+
+    def clear_s(self, now: float) -> float | None:
+        """Until all who wait here are let in, at the pace of late; None: not known."""
+        return wait_s(max(0, len(self.line) - 1), self.pace.per_s(now))
+
+
+class Queueing:
+    """The lines of one worker."""
+
+    def __init__(self, hub: "Hub", slots: "Slots") -> None:
+        self._hub = hub
+        self._slots = slots
+        self._router = Gate(slots, hub.worker, number=ROUTER_GATE)
+        self._models: dict[str, ModelQueue] = {}
+        self._numbers: dict[str, int] = {}
+        #: Those with somebody in line, by name.
+        self._waiting: dict[str, ModelQueue] = {}
+        self._looking = False
+        self._soon = False
+        #: Whether there is a limit of ours besides what endpoints say of themselves.
+        self.limited = False
+        #: Whether what endpoints say of themselves counts.
+        self.heeds = True
+        self._rules: Admission
+
+    def reconfigure(self, rules: "Admission") -> None:
+        """Other limits, from the next request on; who waits is let in by the new ones."""
+        self._rules = rules
+        self._router.limit = rules.max_in_flight
+        self.heeds = rules.heed_concurrency
+        self.limited = bool(
+            rules.max_in_flight is not None
+            or rules.max_in_flight_per_model is not None
+            or rules.model_in_flight
+        )
+        for name, queue in self._models.items():
+            queue.gate.limit = rules.model_in_flight.get(name, rules.max_in_flight_per_model)
+        self._look_soon()
+
+    def of(self, name: str) -> ModelQueue:
+        """The model's queue; made when it is first asked for, and kept."""
+        queue = self._models.get(name)
+        if queue is None:
+            rules = self._rules
+            limit = rules.model_in_flight.get(name, rules.max_in_flight_per_model)
+            gate = Gate(self._slots, self._hub.worker, limit=limit, number=self._numbers.get(name))
+            line: Line[Exchange] = Line(age_bound_s=rules.age_bound_s)
+            queue = self._models[name] = ModelQueue(name, gate, line)
+        if not queue.gate.numbered and not queue.wanted and self._hub.workers > 1:
+            queue.wanted = True
+            self._hub.tell(GateWanted(model=name))
+        return queue
+
+    def numbers(self, message: Gates) -> None:
+        """Where models are counted together."""
+        self._numbers.update(message.numbers)
+        for name, number in message.numbers.items():
+            queue = self._models.get(name)
+            if queue is not None and not queue.gate.numbered:
+                queue.gate.joined(number)
+
+    # --- in
+
+    def enter(
+        self,
+        exchange: "Exchange",
+        best: "EngineEndpoint",
+        endpoints: "tuple[EngineEndpoint, ...]",
+        model: "ModelRow",
+    ) -> "EngineEndpoint | None":
+        """Let it in: returns where it goes, `best` unless that is full. None: it waits, or was refused."""
+        if exchange.place is not None:
+            # Let in before: it was in line, or is asked for again. Only the endpoint is still open.
+            return best if self._has_room(best) else self._roomy(endpoints) or best
+        queue = self._models.get(model.name) or self.of(model.name)
+        gate = queue.gate
+        if not queue.line and not gate.others_wait() and not gate.full() and not self._router.full():
+            endpoint = best if self._has_room(best) else self._roomy(endpoints)
+            if endpoint is not None:
+                self._take(exchange, queue)
+                return endpoint
+        self._line_up(exchange, queue)
+        return None
+
+    def _take(self, exchange: "Exchange", queue: ModelQueue) -> None:
+        exchange.place = queue
+        queue.gate.enter()
+        self._router.enter()
+
+    def give_back(self, exchange: "Exchange") -> None:
+        """Its place is free again; who waits for one is let in before the loop turns."""
+        queue, exchange.place = exchange.place, None
+        assert queue is not None
+        queue.gate.leave()
+        self._router.leave()
+        queue.pace.note(self._hub.now)
+        if self._waiting:
+            self._look_soon()
+
+    def _has_room(self, endpoint: "EngineEndpoint") -> bool:
+        limit = endpoint.row.concurrency
+        return limit is None or not self.heeds or endpoint.outstanding() < limit
+
+    def _roomy(self, endpoints: "tuple[EngineEndpoint, ...]") -> "EngineEndpoint | None":
+        """The least loaded of those with room that nobody avoids, of a part of them where there are many."""
+        hub = self._hub
+        count = len(endpoints)
+        start = int(hub.chance() * count)
+        found: EngineEndpoint | None = None
+        least = 0
+        for offset in range(min(count, _SCAN)):
+            one = endpoints[(start + offset) % count]
+            if one.avoid_until > hub.now or not self._has_room(one):
+                continue
+            load = one.outstanding() + 1
+            if found is None or load * found.weight < least * one.weight:
+                found, least = one, load
+        return found
+
+    # --- waiting
+
+    def _line_up(self, exchange: "Exchange", queue: ModelQueue) -> None:
+        hub = self._hub
+        profile = exchange.profile
+        now = monotonic()
+        ticket = Ticket(now, profile.priority, None if exchange.key is None else exchange.key.tenant)
+        if hub.refusing:
+            exchange.refuse(errors.STOPPING, "This router is stopping; ask again.", retry_after_s=1)
+            return
+        crowd = self._crowd(queue)
+        if crowd is not None:
+            self._refuse(exchange, queue, errors.QUEUE_FULL, f"and {crowd[1]} wait already", *crowd)
+            return
+        likely_s = wait_s(queue.line.ahead(ticket), queue.pace.per_s(hub.now))
+        left_s = profile.queue_s
+        if profile.total_s is not None:
+            left_s = min(left_s, profile.total_s - (hub.now - exchange.started))
+        if left_s <= 0:
+            self._refuse(
+                exchange, queue, errors.QUEUE_FULL, "and it may not wait", "queue_s", profile.queue_s
+            )
+            return
+        if likely_s is not None and likely_s > left_s:
+            # It would wait in vain, and keep others from being told in time.
+            why = f"and its turn would come in about {likely_s:.0f} s"
+            self._refuse(exchange, queue, errors.QUEUE_FULL, why, "queue_s", profile.queue_s)
+            return
+        queue.line.push(exchange, ticket)
+        queue.gate.wait(1)
+        self._router.wait(1)
+        hub.gauge("requests_queued", 1)
+        exchange.waits = self
+        exchange.phase = QUEUED
+        exchange.queue_began_ns = monotonic_ns()
+        exchange.hold_until = hub.loop.time() + profile.queue_s
+        self._waiting[queue.name] = queue
+        self._mark(queue, now)
+        if queue.told == 0:
+            self._tell(queue)
+        # Where others wait in another worker it may still be this one's turn.
+        self._look_soon()
+        self._look_later()
+
+    def _crowd(self, queue: ModelQueue) -> tuple[str, int] | None:
+        """The bound that says that nobody more may wait."""
+        rules = self._rules
+        if queue.gate.crowded(rules.max_queued_per_model):
+            return "max_queued_per_model", rules.max_queued_per_model
+        if self._router.crowded(rules.max_queued):
+            return "max_queued", rules.max_queued
+        return None
+
+    def leave(self, exchange: "Exchange") -> None:
+        """It waits no longer, for whatever reason."""
+        assert exchange.model is not None
+        queue = self._models[exchange.model]
+        if queue.line.remove(exchange):
+            self._left(exchange, queue)
+
+    def _left(self, exchange: "Exchange", queue: ModelQueue) -> None:
+        exchange.waits = None
+        exchange.queued_ns += monotonic_ns() - exchange.queue_began_ns
+        queue.gate.wait(-1)
+        self._router.wait(-1)
+        self._hub.gauge("requests_queued", -1)
+        self._mark(queue, monotonic())
+        if not queue.line:
+            queue.patient_since = None
+            del self._waiting[queue.name]
+            self._tell(queue)
+
+    def _mark(self, queue: ModelQueue, now: float) -> None:
+        """Let the other workers see whose turn it is here."""
+        first = queue.line.first(now)
+        ticket = None if first is None else queue.line.ticket_of(first)
+        queue.gate.next_is(0 if ticket is None else rank(ticket.priority, int(ticket.at * 1000)))
+
+    # --- out
+
+    def _look_soon(self) -> None:
+        if not self._soon and self._waiting:
+            self._soon = True
+            self._hub.loop.call_soon(self._look)
+
+    def _look_later(self) -> None:
+        if not self._looking:
+            self._looking = True
+            self._hub.loop.call_later(_LOOK_S, self._look_again)
+
+    def _look_again(self) -> None:
+        self._looking = False
+        self._look()
+        if self._waiting:
+            self._look_later()
+
+    def _look(self) -> None:
+        self._soon = False
+        if len(self._waiting) == 1:
+            for queue in tuple(self._waiting.values()):
+                self._let_in(queue)
+        else:
+            # Whose turn is first gets the router's last place.
+            for queue in sorted(self._waiting.values(), key=lambda queue: queue.gate.head):
+                self._let_in(queue)
+
+    def _let_in(self, queue: ModelQueue) -> None:
+        hub = self._hub
+        gate = queue.gate
+        while queue.line:
+            target = hub.routes.targets.get(queue.name)
+            if target is None or not target.endpoints:
+                # The table's change has found, or finds, another answer for them.
+                return
+            if gate.full() or self._router.full() or self._roomy(target.endpoints) is None:
+                queue.patient_since = None
+                return
+            now = monotonic()
+            if gate.after_others(gate.head):
+                if queue.patient_since is None:
+                    queue.patient_since = now
+                if now - queue.patient_since < _PATIENCE_S:
+                    return
+            queue.patient_since = None
+            exchange = queue.line.pop(now)
+            assert exchange is not None
+            self._left(exchange, queue)
+            self._take(exchange, queue)
+            hub.guard(exchange, exchange.dispatch, target.endpoints, target.model)
+
+    def table_changed(self) -> None:
+        """Who waits at a model without an endpoint now waits for it to come up, or is told why not."""
+        hub = self._hub
+        for name, queue in list(self._waiting.items()):
+            target = hub.routes.targets.get(name)
+            if target is not None and target.endpoints:
+                continue
+            for exchange in list(queue.line):
+                self.leave(exchange)
+                if target is None:
+                    exchange.refuse(
+                        errors.MODEL_NOT_FOUND, f"The model `{name}` was removed while you waited."
+                    )
+                else:
+                    hub.guard(exchange, exchange.dispatch, target.endpoints, target.model)
+        self._look_soon()
+
+    def expire(self, exchange: "Exchange") -> None:
+        """Its time in the line is up."""
+        assert exchange.model is not None
+        queue = self._models[exchange.model]
+        before = len(queue.line)
+        self.leave(exchange)
+        limit = exchange.profile.queue_s
+        self._refuse(
+            exchange,
+            queue,
+            errors.QUEUE_TIMEOUT,
+            f"and none became free within {limit:g} s, with {before - 1} others waiting",
+            "queue_s",
+            limit,
+        )
+
+    def empty(self) -> None:
+        """This worker is leaving: nobody here may go on waiting."""
+        for queue in list(self._waiting.values()):
+            for exchange in list(queue.line):
+                self.leave(exchange)
+                exchange.refuse(errors.STOPPING, "This router is stopping; ask again.", retry_after_s=1)
+
+    def report(self) -> None:
+        """Once per sweep: numbers that have changed since they were last told."""
+        for queue in self._waiting.values():
+            if queue.told != len(queue.line):
+                self._tell(queue)
+
+    def _tell(self, queue: ModelQueue) -> None:
+        queue.told = len(queue.line)
+        self._hub.tell(Queued(model=queue.name, waiting=queue.told))
+
+    def _refuse(
+        self, exchange: "Exchange", queue: ModelQueue, kind: errors.Kind, why: str, name: str, value: float
+    ) -> None:
+        profile = exchange.profile.name if name == "queue_s" else None
+        exchange.limit = errors.limit(name, value, profile)
+        whose = name if profile is None else f"{name} of the profile `{profile}`"
+        exchange.refuse(
+            kind,
+            f"All places at the model `{queue.name}` are taken, {why} ({whose}).",
+            retry_after_s=min(
+                _RETRY_MOST_S, errors.retry_after(queue.clear_s(self._hub.now), default_s=_RETRY_S)
+            ),
+        )
