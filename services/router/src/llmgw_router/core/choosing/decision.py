@@ -63,7 +63,9 @@ class Decision(msgspec.Struct, frozen=True, array_like=True):
             named = ",".join(f"{name}:{why}" for name, why in self.skipped)
             more = f",+{self.skipped_more}" if self.skipped_more else ""
             parts.append(f"skipped={named}{more}")
-        return "; ".join(parts).encode("ascii", "backslashreplace")
+        # An id is the controller's or the file's word: whatever it holds, this stays one line.
+        text = "; ".join(parts)
+        return (text if text.isprintable() else repr(text)[1:-1]).encode("ascii", "backslashreplace")
 
 
 def decide(
