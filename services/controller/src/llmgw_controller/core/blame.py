@@ -43,6 +43,8 @@ BLAME: dict[str, Blame] = {
     "stopped": Blame.NODE,
     "stopping_by_itself": Blame.NODE,
     "restarted_by_itself": Blame.NODE,
+    # It beats on, and does not do what it is told.
+    "not_taken_up": Blame.NODE,
     # No program, no journal: nothing of the engine ran.
     "launch_failed": Blame.NODE,
     # The engine is not installed there; on other nodes it may be.

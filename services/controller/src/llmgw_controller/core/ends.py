@@ -11,6 +11,7 @@ from llmgw_controller.core.exits import exit_of
 from llmgw_controller.core.failing import profile_rests_until, startable, told_failing, with_attempt
 from llmgw_controller.core.heard import Exit
 from llmgw_controller.core.rows import AttemptRow, ReplicaRow
+from llmgw_kit.ids import NodeId
 
 #: What could not be had is asked for again after as long as after so many failures: a mirror that is down is
 #: down for all, and a thousand replicas that asked every few seconds would be felt by the store.
@@ -31,9 +32,17 @@ class Judgement:
     given_up: str | None = None
 
 
-def judge_end(draft: Draft, row: ReplicaRow, ended: Exit, told: str, *, stayed_up: bool) -> Judgement:
+def judge_end(
+    draft: Draft,
+    row: ReplicaRow,
+    ended: Exit,
+    told: str,
+    *,
+    stayed_up: bool,
+    blamed: tuple[NodeId, ...] = (),
+) -> Judgement:
     """`told`: the end in words. `stayed_up`: it had been READY so long that this is no failed start, and
-    earlier ones are history."""
+    earlier ones are history. `blamed`: the nodes at fault; else those whose exits say the same."""
     blame, intervals = blame_of(ended.reason), draft.snapshot.intervals
     before = 0 if stayed_up else row.failures
     if blame is Blame.NOBODY:
@@ -42,7 +51,7 @@ def judge_end(draft: Draft, row: ReplicaRow, ended: Exit, told: str, *, stayed_u
     if blame is Blame.SUPPLY:
         return Judgement(before, None, delay_s(row.replica_id, SUPPLY_LEVEL, intervals))
     failures = before + 1
-    attempt = None if stayed_up else _attempt(draft, row, ended, told)
+    attempt = None if stayed_up else _attempt(draft, row, ended, told, blamed)
     if failures >= intervals.max_failures:
         return Judgement(failures, attempt, None, told)
     wait_s = delay_s(row.replica_id, failures, intervals)
@@ -58,14 +67,17 @@ def judge_end(draft: Draft, row: ReplicaRow, ended: Exit, told: str, *, stayed_u
     return Judgement(failures, attempt, wait_s)
 
 
-def _attempt(draft: Draft, row: ReplicaRow, ended: Exit, told: str) -> AttemptRow | None:
+def _attempt(
+    draft: Draft, row: ReplicaRow, ended: Exit, told: str, at: tuple[NodeId, ...]
+) -> AttemptRow | None:
     """None: the catalog no longer has its profile, so nobody will ask."""
     model = draft.snapshot.catalog.models.get(row.model)
     profile = model.profile(row.profile) if model else None
     if profile is None:
         return None
     exits = [(shard.node_id, exit_of(draft.snapshot, row, shard)) for shard in row.shards]
-    blamed = {node_id for node_id, how in exits if how is not None and how.reason == ended.reason}
+    same = {node_id for node_id, how in exits if how is not None and how.reason == ended.reason}
+    blamed = set(at) or same
     return AttemptRow(
         model=row.model,
         profile=row.profile,

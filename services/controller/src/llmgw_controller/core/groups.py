@@ -15,12 +15,14 @@ from llmgw_controller.core.exits import exit_of, release_exited
 from llmgw_controller.core.heard import Exit, ShardState
 from llmgw_controller.core.hearing import report_of
 from llmgw_controller.core.loads import measured
+from llmgw_controller.core.overdue import given_up, replace_stuck
 from llmgw_controller.core.plan import DeleteReplica, Drain, PutAttempt, PutLoad, PutReplica, Severity, Stop
 from llmgw_controller.core.replica import with_phase, with_wish
 from llmgw_controller.core.roster import cancel_drain
 from llmgw_controller.core.rows import Phase, ReplicaRow, Wish
 from llmgw_controller.core.watchdog import hang
 from llmgw_controller.core.words import counted
+from llmgw_kit.ids import NodeId
 
 #: Phases that one replica passes through at one moment; more is a step that undoes another.
 STEPS_MOST = 10
@@ -62,8 +64,11 @@ def _advance(draft: Draft, row: ReplicaRow) -> None:
     match row.phase:
         case Phase.RESERVED | Phase.STARTING | Phase.READY:
             ended = _ended(draft, row) or _hangs(draft, row)
+            late = given_up(draft.snapshot, row, draft.now)
             if ended is not None:
                 take_down(draft, row, ended)
+            elif late is not None:
+                take_down(draft, row, late[0], blamed=late[1])
             else:
                 _rise(draft, row)
         case Phase.DRAINING:
@@ -84,16 +89,19 @@ def _advance(draft: Draft, row: ReplicaRow) -> None:
             row = release_exited(draft, row)
             if not row.holds_devices and (row.until is None or draft.now >= row.until):
                 draft.change(PutReplica(with_phase(row, Phase.WANTED, now=draft.now, because="backoff over")))
+            else:
+                replace_stuck(draft, row)
         case Phase.FAILED:
             release_exited(draft, row)
         case Phase.WANTED | Phase.UNPLACEABLE:
             pass  # placing.py
 
 
-def take_down(draft: Draft, row: ReplicaRow, ended: Exit) -> None:
-    """Stop what is left of the group and wait, or give up. Devices stay claimed until all exits are seen."""
+def take_down(draft: Draft, row: ReplicaRow, ended: Exit, *, blamed: tuple[NodeId, ...] = ()) -> None:
+    """Stop what is left of the group and wait, or give up. Devices stay claimed until all exits are seen.
+    `blamed`: the nodes at fault, where no exit names them."""
     told = _told(ended)
-    judged = judge_end(draft, row, ended, told, stayed_up=_stayed_up(draft, row))
+    judged = judge_end(draft, row, ended, told, stayed_up=_stayed_up(draft, row), blamed=blamed)
     if judged.attempt is not None:
         draft.change(PutAttempt(judged.attempt))
     row = replace(row, failures=judged.failures)

@@ -19,13 +19,13 @@ from llmgw_controller.core.failing import (
 from llmgw_controller.core.finder import Finder
 from llmgw_controller.core.hearing import is_learning
 from llmgw_controller.core.idleness import idle_replicas
+from llmgw_controller.core.overdue import deaf_nodes
 from llmgw_controller.core.placement import Placement, Refusal, explain, kept, memo_of, place, placed
 from llmgw_controller.core.plan import FetchWeights, PutReplica, Reserve, Severity, Start
 from llmgw_controller.core.replica import with_phase
 from llmgw_controller.core.rows import Phase, ReplicaRow, Wish
 from llmgw_controller.core.strangers import holds_back
 from llmgw_controller.core.words import sized
-from llmgw_kit.ids import NodeId
 
 
 def place_waiting(draft: Draft) -> Rooms | None:
@@ -82,7 +82,8 @@ class _Table:
             and (row.wish is not Wish.SERVE or row.phase in (Phase.BACKOFF, Phase.FAILED))
         )
         self._memo_leaving = memo_of(draft.snapshot, found, self._leaving)
-        self._spared: frozenset[NodeId] = frozenset()
+        #: Nodes that go last.
+        self._spared = deaf_nodes(draft.snapshot, draft.now)
 
     def place(self, row: ReplicaRow, model: Model, profiles: tuple[Profile, ...]) -> Placement | Refusal:
         made = self._made.get(row.replica_id)

@@ -12,6 +12,13 @@ from llmgw_controller.core.heard import DeviceReport, DeviceState
 from llmgw_controller.core.hearing import NodeState, brake, is_learning, last_seen
 from llmgw_controller.core.idleness import idle_replicas, silent_members
 from llmgw_controller.core.near import Near, nearest
+from llmgw_controller.core.overdue import (
+    REPLACED_AFTER_S,
+    TAKE_UP_S,
+    exit_late_s,
+    not_taken_up,
+    start_waits_s,
+)
 from llmgw_controller.core.placement import Memo
 from llmgw_controller.core.plan import Severity
 from llmgw_controller.core.port_bands import EPHEMERAL, overlaps_ephemeral
@@ -44,7 +51,7 @@ SILENT_TOLD = 3
 STRANGERS_TOLD = 3
 
 #: An agent takes a start up within a beat or two; and sees an exit soon after the grace before KILL.
-TAKE_UP_S = 30.0
+LATE_S = 30.0
 EXIT_S = 30.0
 
 _ENDING = frozenset({Phase.STOPPING, Phase.BACKOFF, Phase.FAILED})
@@ -256,8 +263,11 @@ def _overdue(snapshot: Snapshot, now: float) -> Iterator[Trouble]:
         grace_s = profile.stop_grace_s if profile else 0.0
         nodes = ", ".join(sorted({shard.node_id for shard in held}))
         waited = lasting(now - row.since)
-        if row.phase is Phase.RESERVED and now - row.since > TAKE_UP_S:
-            text = f"told to {nodes} {waited} ago and not taken up"
+        if row.phase is Phase.RESERVED and now - row.since > LATE_S:
+            left_s = TAKE_UP_S - start_waits_s(snapshot, row, now)
+            deaf = ", ".join(not_taken_up(snapshot, row))
+            text = f"told to {deaf} {waited} ago and not taken up"
+            text += f"; given up in {lasting(left_s)}" if left_s > 0 else ""
             yield Trouble(Severity.TROUBLE, "start_overdue", row.replica_id, text, row.since)
         elif row.phase is Phase.DRAINING and now - row.since > drain_timeout_s(snapshot, row) + EXIT_S:
             text = (
@@ -266,7 +276,10 @@ def _overdue(snapshot: Snapshot, now: float) -> Iterator[Trouble]:
             fix = f"llmgwctl replica stop {row.replica_id}"
             yield Trouble(Severity.TROUBLE, "drain_overdue", row.replica_id, text, row.since, fix)
         elif row.phase in _ENDING and now - row.since > grace_s + EXIT_S:
+            left_s = REPLACED_AFTER_S - exit_late_s(snapshot, row, now)
             text = f"its exit on {nodes} is not seen for {waited}; its GPUs stay claimed"
+            if row.phase is Phase.BACKOFF and left_s > 0:
+                text += f", and another takes its place in {lasting(left_s)}"
             yield Trouble(Severity.TROUBLE, "stop_overdue", row.replica_id, text, row.since)
 
 
