@@ -18,7 +18,7 @@ from llmgw_router.board import Board, Source
 from llmgw_router.core.activity import Report
 from llmgw_router.core.learned import Routes
 from llmgw_router.core.table import EndpointRow
-from llmgw_router.relay.ipc import ActivationRefused, TableUpdate
+from llmgw_router.relay.ipc import ActivationRefused, StartPhase, TableUpdate
 from llmgw_router.relay.slots import EndpointActivity
 
 TTL_S = 45.0
@@ -133,6 +133,8 @@ class Fleet:
 
     def refuse(self, refusal: ActivationRefused) -> None:
         raise AssertionError("nothing is refused here")
+
+    def tell_phase(self, phase: StartPhase) -> None: ...
 
     def activity(self) -> list[tuple[EndpointRow, EndpointActivity]]:
         return [(row(key), EndpointActivity(n, 1, at, 0, 0)) for key, (n, at) in self.uses.items()]

@@ -22,7 +22,7 @@ from llmgw_router.board import Board, Source
 from llmgw_router.core.table import EndpointRow
 from llmgw_router.leader import LeaderFollower
 from llmgw_router.loops import keep_routes, use_kept_routes
-from llmgw_router.relay.ipc import ActivationRefused, TableUpdate
+from llmgw_router.relay.ipc import ActivationRefused, StartPhase, TableUpdate
 from llmgw_router.relay.slots import EndpointActivity
 
 from .routing_bench import BOUND_S, RoutingBench, benches, endpoint, model, until
@@ -37,6 +37,7 @@ class Workers:
     def __init__(self) -> None:
         self.tables: list[TableUpdate] = []
         self.refused: list[ActivationRefused] = []
+        self.phases: list[StartPhase] = []
         self.held: dict[str, int] = {}
 
     def push_table(self, update: TableUpdate) -> None:
@@ -44,6 +45,9 @@ class Workers:
 
     def refuse(self, refusal: ActivationRefused) -> None:
         self.refused.append(refusal)
+
+    def tell_phase(self, phase: StartPhase) -> None:
+        self.phases.append(phase)
 
     def activity(self) -> list[tuple[EndpointRow, EndpointActivity]]:
         return []

@@ -11,7 +11,7 @@ from llmgw_router.core.learned import Delta, Snapshot
 from llmgw_router.core.table import EndpointRow
 from llmgw_router.leader import MISSED_PINGS, PING_EVERY_S, LeaderFollower
 from llmgw_router.ports import Acknowledgement, MoveOn, Phase, Ready, Refused
-from llmgw_router.relay.ipc import ActivationRefused, TableUpdate
+from llmgw_router.relay.ipc import ActivationRefused, StartPhase, TableUpdate
 from llmgw_router.relay.slots import EndpointActivity
 
 FIRST, SECOND = HostPort("first", 1), HostPort("second", 1)
@@ -69,6 +69,8 @@ class NoWorkers:
     def push_table(self, update: TableUpdate) -> None: ...
 
     def refuse(self, refusal: ActivationRefused) -> None: ...
+
+    def tell_phase(self, phase: StartPhase) -> None: ...
 
     def activity(self) -> list[tuple[EndpointRow, EndpointActivity]]:
         return []

@@ -8,7 +8,7 @@ from llmgw_kit.clock import Clock
 from llmgw_kit.errors import Conflict, LlmgwError, NotLeader, Unavailable
 from llmgw_router.leader import LeaderFollower
 from llmgw_router.ports import Phase, Ready, Refused, Workers
-from llmgw_router.relay.ipc import ActivationRefused
+from llmgw_router.relay.ipc import ActivationRefused, StartPhase
 
 log = logging.getLogger(__name__)
 
@@ -16,6 +16,8 @@ log = logging.getLogger(__name__)
 AGAIN_S = 5.0
 RETRY_FIRST_S = 0.2
 RETRY_MOST_S = 2.0
+#: A call that stays open says once how many wait; so often it is made anew where that has changed much.
+RENEW_S = 10.0
 
 
 class Activations:
@@ -26,7 +28,10 @@ class Activations:
         self._workers = workers
         self._clock = clock
         self._waiting: dict[str, int] = {}
+        #: What the open call has said.
+        self._told: dict[str, int] = {}
         self._tasks: dict[str, asyncio.Task[None]] = {}
+        self._renewing: asyncio.Task[None] | None = None
         #: Last word of the leader on each start, for the admin pages.
         self.phases: dict[str, Phase] = {}
 
@@ -35,11 +40,32 @@ class Activations:
         self._waiting[model] = waiting
         task = self._tasks.get(model)
         if task is None or task.done():
-            self._tasks[model] = asyncio.create_task(self._start(model), name=f"activate {model}")
+            log.info("model %s is wanted: asking the controller to start it", model)
+            self._ask(model)
+        if self._renewing is None or self._renewing.done():
+            self._renewing = asyncio.create_task(self._renew(), name="renew activations")
+
+    def _ask(self, model: str) -> None:
+        self._told.pop(model, None)
+        self._tasks[model] = asyncio.create_task(self._start(model), name=f"activate {model}")
+
+    async def _renew(self) -> None:
+        """While anything is wanted: let the controller's number of those who wait follow ours."""
+        while self._tasks:
+            await self._clock.sleep(RENEW_S)
+            for model, task in list(self._tasks.items()):
+                told, waiting = self._told.get(model), self._waiting.get(model)
+                if told is None or waiting is None or task.done():
+                    continue
+                if abs(waiting - told) * 4 >= told:
+                    # Its row outlives the moment between the two calls.
+                    task.cancel()
+                    self._ask(model)
 
     def unwant(self, model: str) -> None:
         """Nobody waits any more: the controller's side sees the call end."""
         self._waiting.pop(model, None)
+        self._told.pop(model, None)
         self.phases.pop(model, None)
         task = self._tasks.pop(model, None)
         if task is not None:
@@ -47,7 +73,7 @@ class Activations:
 
     async def close(self) -> None:
         """End every call."""
-        tasks = list(self._tasks.values())
+        tasks = [*self._tasks.values(), *([self._renewing] if self._renewing is not None else ())]
         self._tasks.clear()
         for task in tasks:
             task.cancel()
@@ -56,16 +82,23 @@ class Activations:
 
     async def _start(self, model: str) -> None:
         wait_s = RETRY_FIRST_S
-        log.info("model %s is wanted: asking the controller to start it", model)
         while True:
             session = await self._follower.session()
             try:
-                waiting = self._waiting.get(model, 1)
+                waiting = self._told[model] = self._waiting.get(model, 1)
                 async with contextlib.aclosing(session.activate(model, waiting=waiting)) as events:
                     async for event in events:
                         match event:
                             case Phase():
                                 self.phases[model] = event
+                                self._workers.tell_phase(
+                                    StartPhase(
+                                        model=model,
+                                        phase=event.phase,
+                                        progress=event.progress,
+                                        eta_s=event.eta_s,
+                                    )
+                                )
                                 wait_s = RETRY_FIRST_S
                             case Ready():
                                 wait_s = AGAIN_S

@@ -8,7 +8,7 @@ from llmgw_kit.addresses import HostPort
 from llmgw_router.core.activity import Report
 from llmgw_router.core.keys import KeyRow
 from llmgw_router.core.learned import Delta, Routes, Snapshot
-from llmgw_router.relay.ipc import ActivationRefused, EndpointRow, TableUpdate
+from llmgw_router.relay.ipc import ActivationRefused, EndpointRow, StartPhase, TableUpdate
 from llmgw_router.relay.slots import EndpointActivity
 
 
@@ -18,6 +18,8 @@ class Workers(Protocol):
     def push_table(self, update: TableUpdate) -> None: ...
 
     def refuse(self, refusal: ActivationRefused) -> None: ...
+
+    def tell_phase(self, phase: StartPhase) -> None: ...
 
     def activity(self) -> list[tuple[EndpointRow, EndpointActivity]]: ...
 

@@ -49,6 +49,7 @@ class Ending(Relaying):
         "limit",
         "model",
         "phase",
+        "pinned",
         "place",
         "profile",
         "queue_began_ns",
@@ -86,6 +87,8 @@ class Ending(Relaying):
         self.waits: WaitingRoom | Queueing | None = None
         self.place: ModelQueue | None = None
         self.held_tenant: str | None = None
+        #: The only replica that will do, where it goes on with what that one holds.
+        self.pinned: EngineEndpoint | None = None
         self.queue_began_ns = 0
         #: The limit of ours that fired, as `x-llmgw-limit` says it.
         self.limit: bytes | None = None

@@ -10,6 +10,7 @@ while anybody waits one timer of the worker looks for places that became free el
 sweep's.
 """
 
+from itertools import islice
 from time import monotonic, monotonic_ns
 from typing import TYPE_CHECKING, Final
 
@@ -125,13 +126,18 @@ class Queueing:
         model: "ModelRow",
     ) -> "EngineEndpoint | None":
         """Let it in: returns where it goes, `best` unless that is full. None: it waits, or was refused."""
+        if len(endpoints) == 1 and exchange.pinned is None:
+            target = self._hub.routes.targets.get(model.name)
+            if target is not None and target.endpoints is not endpoints:
+                # It goes on with what this one replica holds: no other will do.
+                exchange.pinned = best
         if exchange.place is not None:
             # Let in before: it was in line, or is asked for again. Only the endpoint is still open.
-            return best if self._has_room(best) else self._roomy(endpoints) or best
+            return best if self._has_room(best) else self._roomy(exchange, endpoints) or best
         queue = self._models.get(model.name) or self.of(model.name)
         gate = queue.gate
         if not queue.line and not gate.others_wait() and not gate.full() and not self._router.full():
-            endpoint = best if self._has_room(best) else self._roomy(endpoints)
+            endpoint = best if self._has_room(best) else self._roomy(exchange, endpoints)
             if endpoint is not None:
                 self._take(exchange, queue)
                 return endpoint
@@ -157,9 +163,15 @@ class Queueing:
         limit = endpoint.row.concurrency
         return limit is None or not self.heeds or endpoint.outstanding() < limit
 
-    def _roomy(self, endpoints: "tuple[EngineEndpoint, ...]") -> "EngineEndpoint | None":
-        """The least loaded of those with room that nobody avoids, of a part of them where there are many."""
+    def _roomy(
+        self, exchange: "Exchange", endpoints: "tuple[EngineEndpoint, ...]"
+    ) -> "EngineEndpoint | None":
+        """The least loaded of those with room that it may use and nobody avoids; of a part of them where
+        there are many. What is pinned to one replica waits in its engine."""
+        if exchange.pinned is not None and not exchange.pinned.leaving:
+            return exchange.pinned
         hub = self._hub
+        pools = exchange.profile.pools
         count = len(endpoints)
         start = int(hub.chance() * count)
         found: EngineEndpoint | None = None
@@ -167,6 +179,8 @@ class Queueing:
         for offset in range(min(count, _SCAN)):
             one = endpoints[(start + offset) % count]
             if one.avoid_until > hub.now or not self._has_room(one):
+                continue
+            if pools is not None and one.row.pool not in pools:
                 continue
             load = one.outstanding() + 1
             if found is None or load * found.weight < least * one.weight:
@@ -287,21 +301,43 @@ class Queueing:
             if target is None or not target.endpoints:
                 # The table's change has found, or finds, another answer for them.
                 return
-            if gate.full() or self._router.full() or self._roomy(target.endpoints) is None:
+            now = monotonic()
+            if gate.full() or self._router.full():
                 queue.patient_since = None
                 return
-            now = monotonic()
+            exchange = self._next(queue, target.endpoints, now)
+            if exchange is None:
+                queue.patient_since = None
+                return
             if gate.after_others(gate.head):
                 if queue.patient_since is None:
                     queue.patient_since = now
                 if now - queue.patient_since < _PATIENCE_S:
                     return
             queue.patient_since = None
-            exchange = queue.line.pop(now)
-            assert exchange is not None
+            if exchange is queue.line.first(now):
+                queue.line.pop(now)
+            else:
+                queue.line.remove(exchange)
             self._left(exchange, queue)
             self._take(exchange, queue)
-            hub.guard(exchange, exchange.dispatch, target.endpoints, target.model)
+            pinned = exchange.pinned
+            endpoints = target.endpoints if pinned is None or pinned.leaving else (pinned,)
+            hub.guard(exchange, exchange.dispatch, endpoints, target.model)
+
+    def _next(
+        self, queue: ModelQueue, endpoints: "tuple[EngineEndpoint, ...]", now: float
+    ) -> "Exchange | None":
+        """Whose turn it is among those for whom an endpoint has room."""
+        first = queue.line.first(now)
+        if first is None or self._roomy(first, endpoints) is not None:
+            return first
+        if first.profile.pools is not None:
+            # Its pools are full; others need not wait for that.
+            for exchange in islice(queue.line, _SCAN):
+                if exchange.profile.pools != first.profile.pools and self._roomy(exchange, endpoints):
+                    return exchange
+        return None
 
     def table_changed(self) -> None:
         """Who waits at a model without an endpoint now waits for it to come up, or is told why not."""
