@@ -25,6 +25,7 @@ from llmgw_router.core.learned import CatalogEntry, Routes
 from llmgw_router.keys import KeysLoop
 from llmgw_router.leader import LeaderFollower
 from llmgw_router.loops import keep_routes, use_kept_routes
+from llmgw_router.probing import keep_probing
 from llmgw_router.relay.ipc import AccessRecord
 from llmgw_router.settings import RouterSettings
 from llmgw_router.settings_keys import KeyEntry
@@ -190,6 +191,7 @@ class Router:
     async def run(self, stop: StopSignal) -> None:
         """Until the signal; a part that ends by itself is a fault and is raised."""
         self._spawn(self._read_metrics(), "metrics")
+        self._spawn(keep_probing(self.pool, self.board, HttpProbe(), self.clock), "health checks")
         await until_stopped(stop, *self._tasks)
 
     async def drain(self) -> None:

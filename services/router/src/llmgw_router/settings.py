@@ -23,7 +23,7 @@ from pydantic_settings import SettingsConfigDict
 from llmgw_kit.addresses import HostPort, parse_host_port, parse_host_ports
 from llmgw_kit.errors import InvalidRequest, LlmgwError, StartupError
 from llmgw_kit.settings import ServiceSettings
-from llmgw_router.core.config import INTERACTIVE, Limits, RoutingProfile, Telemetry, UpstreamTls, WorkerConfig
+from llmgw_router.core.config import INTERACTIVE, Limits, Telemetry, UpstreamTls, WorkerConfig
 from llmgw_router.core.endpoints import (
     STATIC_POOL,
     StaticEndpoint,
@@ -32,8 +32,9 @@ from llmgw_router.core.endpoints import (
     static_endpoint,
 )
 from llmgw_router.settings_admission import AdmissionEntry
-from llmgw_router.settings_keys import KeyEntry, doubled
+from llmgw_router.settings_choosing import ChoosingEntry
 from llmgw_router.settings_edges import check_origins, check_tls
+from llmgw_router.settings_keys import KeyEntry, doubled
 from llmgw_router.settings_profiles import PLAIN, Name, ProfileEntry, check_names, resolved
 
 CLIENT_PORT = 8080
@@ -85,6 +86,8 @@ class EndpointEntry(BaseModel):
     models: tuple[str, ...]
     pool: str = STATIC_POOL
     weight: int = 1
+    #: Requests go to the smallest tier that has a usable endpoint.
+    tier: Annotated[int, Field(ge=0, le=100)] = 0
     #: Sent to the engine as `Authorization: Bearer`; what clients send never is.
     credential: SecretStr | None = None
     #: Of an https URL: a PEM file of the authorities that sign its certificate, instead of upstream_ca ...
@@ -124,6 +127,7 @@ class EndpointEntry(BaseModel):
             self.models,
             pool=self.pool,
             weight=self.weight,
+            tier=self.tier,
             credential=self.credential.get_secret_value() if self.credential else None,
             ca=str(self.ca) if self.ca else None,
             server_name=self.server_name,
@@ -192,6 +196,9 @@ class RouterSettings(ServiceSettings):
     )
     admission: AdmissionEntry = Field(
         AdmissionEntry.model_validate({}), description="how many requests at once, and how many may wait"
+    )
+    choosing: ChoosingEntry = Field(
+        ChoosingEntry.model_validate({}), description="how an endpoint is picked, put aside, and tried again"
     )
     upstream_ca: Path | None = Field(
         None, description="PEM authorities that https engines are verified with; default the system's"
@@ -262,6 +269,7 @@ class RouterSettings(ServiceSettings):
             default_profile=self.default_profile,
             model_profiles=self.model_profiles,
             admission=self.admission.admission(),
+            choosing=self.choosing.choosing(),
             telemetry=Telemetry(access_log=self.access_log),
             keys_required=self.guarded,
             upstream_tls=self.upstream_tls(),

@@ -35,6 +35,7 @@ class ProfileEntry(BaseModel):
     )
     max_retries: int | None = Field(None, ge=0, le=16, description="other endpoints tried after the first")
     priority: int | None = Field(None, ge=-1000, le=1000, description="larger goes first where requests wait")
+    pools: tuple[str, ...] | None = Field(None, description="its requests stay in these pools; null: any")
     heartbeat: bool | None = Field(
         None, description="streams that wait are told so by SSE comments, without asking for it"
     )
@@ -46,7 +47,7 @@ class ProfileEntry(BaseModel):
         return RoutingProfile(name=name, **self.model_dump())
 
 
-_MAY_BE_OFF = frozenset({"first_byte_s", "idle_s", "write_stall_s", "total_s", "hold_s"})
+_MAY_BE_OFF = frozenset({"first_byte_s", "idle_s", "write_stall_s", "total_s", "hold_s", "pools"})
 
 #: Settings of the top level that are `interactive`'s deadlines.
 PLAIN = ("connect_s", "first_byte_s", "idle_s", "write_stall_s", "total_s")

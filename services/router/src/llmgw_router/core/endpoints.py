@@ -31,6 +31,8 @@ class StaticEndpoint:
     models: tuple[str, ...]
     pool: str = STATIC_POOL
     weight: int = 1
+    #: Smaller ones are used first.
+    tier: int = 0
     credential: str | None = None
     #: Of an https endpoint: a file of authorities, and the name in its certificate. None: the usual ones.
     ca: str | None = None
@@ -58,6 +60,7 @@ def static_endpoint(
     *,
     pool: str = STATIC_POOL,
     weight: int = 1,
+    tier: int = 0,
     credential: str | None = None,
     ca: str | None = None,
     server_name: str | None = None,
@@ -97,6 +100,7 @@ def static_endpoint(
         models=names,
         pool=pool,
         weight=weight,
+        tier=tier,
         credential=credential,
         ca=ca,
         server_name=server_name,
@@ -166,6 +170,7 @@ def static_table(
             tls_name=endpoint.server_name,
             pool=endpoint.pool,
             weight=endpoint.weight,
+            tier=endpoint.tier,
             credential=endpoint.credential,
         )
         for endpoint in endpoints

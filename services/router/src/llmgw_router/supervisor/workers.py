@@ -19,6 +19,7 @@ from llmgw_router.core.keys import KeyRow
 from llmgw_router.relay import ipc
 from llmgw_router.relay.slots import EndpointActivity, Slots
 from llmgw_router.supervisor.asking import Asking, RunningNow
+from llmgw_router.supervisor.choices import Choices
 from llmgw_router.supervisor.gate_book import GateBook
 from llmgw_router.supervisor.key_book import KeyBook
 from llmgw_router.supervisor.link import WorkerProcess
@@ -99,6 +100,8 @@ class WorkerPool:
         #: Newest word on each start that somebody waits for.
         self._phases: dict[str, ipc.StartPhase] = {}
         self._keys = KeyBook()
+        #: Whom workers suspect, and what they have chosen of late.
+        self.choices = Choices(config.config.choosing.keep_decisions)
         #: Finished requests by model, of all workers and their predecessors.
         self.models = ModelCounts()
         self._asking = Asking()
@@ -139,6 +142,7 @@ class WorkerPool:
     def reconfigure(self, config: WorkerConfig) -> None:
         """Put another configuration in force, from each worker's next request on."""
         self._worker_config = config
+        self.choices.keep(config.choosing.keep_decisions)
         for seat in self._seats:
             if seat.process is not None:
                 seat.process.send(ipc.Reconfigure(config=config))
@@ -193,6 +197,23 @@ class WorkerPool:
         for seat in self._seats:
             if seat.process is not None:
                 seat.process.send(refusal)
+
+    @property
+    def suspects(self) -> frozenset[str]:
+        """Endpoints that some worker would have looked at."""
+        return self.choices.suspects
+
+    @property
+    def probe_s(self) -> float | None:
+        """Period of the health checks that are wanted now. None: none are."""
+        return self._worker_config.choosing.probe_s
+
+    def probed(self, alive: Iterable[str], dead: Iterable[str]) -> None:
+        """Tell every worker what health checks have shown."""
+        message = ipc.Probed(alive=tuple(alive), dead=tuple(dead))
+        for seat in self._seats:
+            if seat.process is not None:
+                seat.process.send(message)
 
     def activity(self) -> list[tuple[ipc.EndpointRow, EndpointActivity]]:
         """In-flight, picks and newest touch of every endpoint, summed over the workers."""
@@ -318,6 +339,7 @@ class WorkerPool:
         lost = self._slots.bury(seat.worker, died_at_ns=time.monotonic_ns())
         with self._wants_change():
             self._tally.gone(seat.worker)
+        self.choices.gone(seat.worker)
         self._settle()
         if self._stopping:
             return
@@ -378,6 +400,10 @@ class WorkerPool:
                 number = self._gates.number(model)
                 if number is not None:
                     self._to_all([ipc.Gates(numbers={model: number})])
+            case ipc.Suspects(endpoint_ids=endpoint_ids):
+                self.choices.suspected(seat.worker, endpoint_ids)
+            case ipc.Decisions(decisions=decisions):
+                self.choices.told(decisions)
             case ipc.DrainedEndpoints():
                 self._settle()
             case ipc.LogLines(lines=lines):
