@@ -6,6 +6,7 @@ from enum import Enum
 
 from llmgw_kit.clock import Clock
 from llmgw_router.core.learned import Routes
+from llmgw_router.core.marks import Marks
 from llmgw_router.ports import Acknowledgement, Workers
 from llmgw_router.relay.ipc import TableUpdate
 
@@ -35,6 +36,8 @@ class Board:
         self._applied = False
         self._acknowledged: Acknowledgement | None = None
         self._drained: frozenset[str] = frozenset()
+        #: An operator's own, on top of every table.
+        self.marks = Marks()
         #: Replaced at every change, so that any number of waiters sees each of them.
         self._news = asyncio.Event()
 
@@ -45,10 +48,21 @@ class Board:
         self.source = source
         if source is Source.CONTROLLER:
             self._heard_s = self._clock.monotonic_s()
-        draining = {key for key, row in routes.endpoints.items() if row.draining}
-        self._drained &= draining
+        self._push()
+
+    def mark(self, marks: Marks) -> None:
+        """Put an operator's marks in force, over this table and every later one."""
+        self.marks = marks
+        self._push()
+
+    def _push(self) -> None:
+        routes, marks = self.routes, self.marks
+        rows = tuple(routes.endpoints.values())
+        if marks:
+            rows = tuple(marks.on(row) for row in rows)
+        self._drained &= {row.endpoint_id for row in rows if row.draining}
         update = TableUpdate(
-            endpoints=tuple(routes.endpoints.values()),
+            endpoints=rows,
             models=tuple(entry.row for entry in routes.models.values()),
             term=routes.term,
             version=routes.version,
@@ -101,7 +115,11 @@ class Board:
     def _acknowledge(self) -> None:
         term, version = self.routes.term, self.routes.version
         if self._applied and self.source is Source.CONTROLLER and term is not None and version is not None:
-            self._acknowledged = Acknowledgement(term=term, version=version, drained=self._drained)
+            # Only what the controller has asked to drain: what an operator put aside here is not its news.
+            rows = self.routes.endpoints
+            asked = (key for key in self._drained if key in rows and rows[key].draining)
+            drained = frozenset(asked) if self.marks else self._drained
+            self._acknowledged = Acknowledgement(term=term, version=version, drained=drained)
 
     async def acknowledgements(self) -> AsyncIterator[Acknowledgement]:
         """The newest state, at once and whenever it changes; states in between may be left out."""

@@ -67,7 +67,15 @@ def cli() -> None:
 @click.option("--log-level", help="debug, info, warning, error")
 @click.option("--print-config", is_flag=True, help="print the effective settings, secrets masked, and exit")
 def serve(config: Path | None, endpoints: tuple[str, ...], print_config: bool, **flags: Any) -> None:  # noqa: FBT001
-    """Serve until SIGINT or SIGTERM; a second one exits at once."""
+    """Serve until SIGINT or SIGTERM; a second one cuts what runs after 2 s, a third exits at once.
+
+    SIGHUP, and any change of the file, puts its settings in force; see check-config."""
+
+    def read() -> RouterSettings:
+        settings = with_flag_endpoints(load(RouterSettings, config=config, flags=flags), endpoints)
+        check(settings)
+        return settings
+
     try:
         settings = with_flag_endpoints(load(RouterSettings, config=config, flags=flags), endpoints)
         if print_config:
@@ -82,9 +90,23 @@ def serve(config: Path | None, endpoints: tuple[str, ...], print_config: bool, *
     logs.configure(level=settings.log_level, style=settings.log_style)
     if (wrong := file_warning(settings.keys, config)) is not None:
         logging.getLogger(__name__).warning("%s", wrong)
+    from llmgw_router.reload import Source
     from llmgw_router.serving import serve as serve_router
 
-    sys.exit(lifecycle.run(lambda: serve_router(settings)))
+    sys.exit(lifecycle.run(lambda: serve_router(settings, Source(read, config))))
+
+
+@cli.command("check-config")
+@_config
+@click.option("--output", type=click.Choice(["table", "json"]), default="table", help="table or json")
+def check_config(config: Path | None, output: str) -> None:
+    """Say whether `serve` would take this file (and the environment): exit 0 yes, 1 no, 64 no file given."""
+    if config is None:
+        click.echo("error: no file to check\n  next: llmgw-router check-config --config FILE", err=True)
+        sys.exit(64)
+    from llmgw_router.checking import checked, print_checked
+
+    sys.exit(print_checked(checked(config), output=output))
 
 
 @cli.command()

@@ -1,7 +1,10 @@
 """One router's parts and its life: what feeds the workers, what they tell, and how it leaves."""
 
 import asyncio
+import importlib.metadata
 import logging
+import socket
+from collections import deque
 from collections.abc import Coroutine, Sequence
 from pathlib import Path
 from typing import Any
@@ -13,14 +16,17 @@ from llmgw_kit.lifecycle import StopSignal, cancel_all, until_stopped
 from llmgw_router.activations import Activations
 from llmgw_router.activity import ActivityLoop
 from llmgw_router.adapters import keys_file
+from llmgw_router.adapters.access_log import AccessLog
 from llmgw_router.adapters.activity_redis import RedisActivity
 from llmgw_router.adapters.controller import GrpcControllers, Identity
 from llmgw_router.adapters.keys_postgres import PostgresKeys
 from llmgw_router.adapters.metrics import RouterMetrics
 from llmgw_router.adapters.probe import HttpProbe
 from llmgw_router.adapters.routes_file import RoutesFile
+from llmgw_router.adapters.tracing import OtlpExporter
 from llmgw_router.board import Board, Source
 from llmgw_router.core.endpoints import static_table
+from llmgw_router.core.generations import Generations
 from llmgw_router.core.learned import CatalogEntry, Routes
 from llmgw_router.keys import KeysLoop
 from llmgw_router.leader import LeaderFollower
@@ -29,14 +35,18 @@ from llmgw_router.probing import keep_probing
 from llmgw_router.relay.ipc import AccessRecord
 from llmgw_router.settings import RouterSettings
 from llmgw_router.settings_keys import KeyEntry
+from llmgw_router.settings_telemetry import TracingEntry
 from llmgw_router.supervisor.ports import PortTaken
 from llmgw_router.supervisor.workers import PoolConfig, WorkerPool
 
 log = logging.getLogger(__name__)
-access_log = logging.getLogger("llmgw_router.access")
 
 #: Between two readings of the slots by the metrics when nobody scrapes.
 READ_EVERY_S = 5.0
+#: Access records kept for whoever asks what became of a request; some 2 MB.
+KEPT_RECORDS = 4096
+#: What runs may finish for so long after a second signal.
+HURRY_S = 2.0
 
 
 class Router:
@@ -47,6 +57,14 @@ class Router:
         self.settings = settings
         self.clock = clock
         self.stopping = False
+        #: By an operator, until taken back: not ready, and serving all the same.
+        self.set_aside = False
+        self._hurried = asyncio.Event()
+        self._generations = Generations()
+        #: The newest finished exchanges of which there are records.
+        self.recent: deque[AccessRecord] = deque(maxlen=KEPT_RECORDS)
+        self.access_log = AccessLog(settings.access_log_file, clock.monotonic_s)
+        self.spans: OtlpExporter | None = None
         self.pool = WorkerPool(
             PoolConfig(
                 workers=settings.worker_count,
@@ -59,6 +77,7 @@ class Router:
         )
         self.board = Board(self.pool, clock)
         self.metrics = RouterMetrics(self.pool, self.board, clock.monotonic_s)
+        self.metrics.access_log = self.access_log
         self.follower: LeaderFollower | None = None
         self.activations: Activations | None = None
         self.activity: ActivityLoop | None = None
@@ -82,27 +101,18 @@ class Router:
         self.board.drained(endpoint_ids)
 
     def access(self, records: Sequence[AccessRecord]) -> None:
-        for one in records:
-            access_log.info(
-                "%s %s %s %d code=%s model=%s endpoint=%s in=%d out=%d ttft_ms=%s ms=%.1f retries=%d",
-                one.request_id,
-                one.method,
-                one.path,
-                one.status,
-                one.code or "-",
-                one.model or "-",
-                one.endpoint_id or "-",
-                one.bytes_in,
-                one.bytes_out,
-                "-" if one.ttft_ms is None else f"{one.ttft_ms:.1f}",
-                one.duration_ms,
-                one.retries,
-            )
+        self.recent.extend(records)
+        if self.settings.access_log:
+            self.access_log.offer(records)
+        if self.spans is not None:
+            self.spans.offer(records)
 
     async def ready(self) -> tuple[bool, str]:
         """Whether a request sent now would find its way, and why not."""
         if self.stopping:
             return False, "stopping"
+        if self.set_aside:
+            return False, "drained by an operator"
         if self.board.source is None:
             return False, "no routes yet: no controller was heard, and none are kept"
         if not any(worker.serving for worker in self.pool.workers):
@@ -128,7 +138,8 @@ class Router:
 
     def serve_static(self) -> None:
         """Put the configured endpoints in force."""
-        rows, models = static_table(self.settings.static_endpoints())
+        plain, models = static_table(self.settings.static_endpoints())
+        rows = self._generations.named(plain)
         self.board.publish(
             Routes(
                 endpoints={row.endpoint_id: row for row in rows},
@@ -188,9 +199,38 @@ class Router:
         )
         self._spawn(self.activity.run(), "activity")
 
-    async def run(self, stop: StopSignal) -> None:
+    def adopt(self, settings: RouterSettings) -> None:
+        """Put other settings in force, as far as they can change (reload.AT_START cannot)."""
+        config = settings.worker_config()
+        before, self.settings = self.settings, settings
+        logging.getLogger().setLevel(settings.log_level.upper())
+        self.access_log.to(settings.access_log_file)
+        if config != before.worker_config():
+            self.pool.reconfigure(config)
+        if settings.endpoints != before.endpoints:
+            self.serve_static()
+        if settings.keys != before.keys:
+            self.serve_keys(settings.keys)
+        if settings.tracing != before.tracing:
+            self.trace_to(settings.tracing)
+
+    def trace_to(self, entry: TracingEntry) -> None:
+        """Export spans there from now on; sampling is the workers' matter."""
+        if self.spans is not None:
+            self.spans.reconfigure(entry)
+        elif entry.traces_url is not None:
+            self.spans = self.metrics.exporter = OtlpExporter(
+                entry, instance=socket.gethostname(), version=importlib.metadata.version("llmgw-router")
+            )
+            self._spawn(self.spans.run(), "spans")
+
+    async def run(self, stop: StopSignal, reloading: Coroutine[Any, Any, None]) -> None:
         """Until the signal; a part that ends by itself is a fault and is raised."""
+        self._spawn(reloading, "reload")
         self._spawn(self._read_metrics(), "metrics")
+        self._spawn(self.access_log.run(), "access log")
+        self._spawn(self.pool.watch(hang_s=self.settings.worker_hang_s, sleep=self.clock.sleep), "watch")
+        self.trace_to(self.settings.tracing)
         self._spawn(keep_probing(self.pool, self.board, HttpProbe(), self.clock), "health checks")
         await until_stopped(stop, *self._tasks)
 
@@ -198,9 +238,24 @@ class Router:
         """Readiness first, then what runs may finish."""
         self.stopping = True
         if self.settings.unready_s:
-            await self.clock.sleep(self.settings.unready_s)
-        log.info("draining: what runs has up to %g s", self.settings.drain_s)
-        await self.pool.drain(self.settings.drain_s)
+            await self._served_on(self.settings.unready_s)
+        drain_s = min(HURRY_S, self.settings.drain_s) if self._hurried.is_set() else self.settings.drain_s
+        log.info("draining: what runs has up to %g s", drain_s)
+        await self.pool.drain(drain_s)
+
+    def hurry(self) -> None:
+        """The second signal: no more waiting for balancers, and what runs is cut soon."""
+        self._hurried.set()
+        self.pool.hasten(HURRY_S)
+
+    async def _served_on(self, seconds: float) -> None:
+        waits = [
+            asyncio.ensure_future(self.clock.sleep(seconds)),
+            asyncio.ensure_future(self._hurried.wait()),
+        ]
+        await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+        for wait in waits:
+            wait.cancel()
 
     async def leave(self) -> None:
         """Last activity, goodbye to the controller, then take the report away, in this order: between any
@@ -220,6 +275,11 @@ class Router:
         if self.activations is not None:
             await self.activations.close()
         await self.pool.stop()
+        # What the workers said last.
+        await self.access_log.flush()
+        self.access_log.close()
+        if self.spans is not None:
+            await self.spans.close()
 
     def _spawn(self, work: Coroutine[Any, Any, None], name: str) -> None:
         self._tasks.append(asyncio.create_task(work, name=name))

@@ -1,10 +1,12 @@
 """The composition root: parts put together, started in one order and stopped in another (M8, M10)."""
 
+import asyncio
 import contextlib
 import importlib.metadata
 import logging
 import secrets
 import shutil
+import signal
 import socket
 import tempfile
 from pathlib import Path
@@ -18,13 +20,15 @@ from llmgw_router.adapters.admin import admin_app, metrics_app
 from llmgw_router.adapters.controller import Identity
 from llmgw_router.adapters.routes_file import RoutesFile, StateFolder
 from llmgw_router.cold.app import cold_app
+from llmgw_router.operations import Operations
+from llmgw_router.reload import Outcome, Reloader, Source
 from llmgw_router.router import Router
 from llmgw_router.settings import RouterSettings
 
 log = logging.getLogger(__name__)
 
 
-async def serve(settings: RouterSettings) -> int:
+async def serve(settings: RouterSettings, source: Source) -> int:
     """Run one router until a signal. Raises StartupError when it cannot start; nothing is left open then."""
     clock = SystemClock()
     async with contextlib.AsyncExitStack() as opened:
@@ -37,19 +41,22 @@ async def serve(settings: RouterSettings) -> int:
         opened.callback(shutil.rmtree, folder, ignore_errors=True)
         cold_socket = folder / "cold.sock"
         router = Router(settings, clock, cold_socket)
+        reloader = Reloader(settings, source, router.adopt, clock)
 
         def vanish() -> None:
             router.pool.kill()
             shutil.rmtree(folder, ignore_errors=True)
 
-        stop = StopSignal(on_second=vanish)
+        stop = StopSignal(on_second=vanish, on_hurry=router.hurry)
+        router.metrics.reloader = reloader
+        _reload_at_hangup(reloader)
         figures = registry()
         figures.register(router.metrics)
         # After everything else: the admin pages read these counters to the end.
         opened.callback(router.pool.close)
         # In this order, so that the stack ends them in the other: client, cold, then admin last (M10).
         admin_pages = await serve_http(
-            admin_app(figures, router.metrics.refresh, router.ready, router.board, router.pool),
+            admin_app(figures, Operations(router, reloader)),
             admin,
             head_timeout_s=settings.request_head_s,
         )
@@ -81,11 +88,23 @@ async def serve(settings: RouterSettings) -> int:
         opened.push_async_callback(metrics_pages.cleanup)
         _tell_listeners(settings, client, admin, metrics)
         _begin(router, opened, client.port)
-        await router.run(stop)
+        await router.run(stop, reloader.watch(clock.sleep))
         await router.drain()
         await router.leave()
     log.info("stopped")
     return 0
+
+
+def _reload_at_hangup(reloader: Reloader) -> None:
+    running: set[asyncio.Task[Outcome]] = set()
+
+    def hang_up() -> None:
+        # Kept until it is done: the loop itself holds its tasks only weakly.
+        task = asyncio.get_running_loop().create_task(reloader.reload("SIGHUP"))
+        running.add(task)
+        task.add_done_callback(running.discard)
+
+    asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, hang_up)
 
 
 def _begin(router: Router, opened: contextlib.AsyncExitStack, port: int) -> None:

@@ -36,6 +36,7 @@ from llmgw_router.settings_choosing import ChoosingEntry
 from llmgw_router.settings_edges import check_origins, check_tls
 from llmgw_router.settings_keys import KeyEntry, doubled
 from llmgw_router.settings_profiles import PLAIN, Name, ProfileEntry, check_names, resolved
+from llmgw_router.settings_telemetry import TracingEntry
 
 CLIENT_PORT = 8080
 OPEN_LISTEN = f"0.0.0.0:{CLIENT_PORT}"
@@ -214,7 +215,16 @@ class RouterSettings(ServiceSettings):
     keys: Annotated[tuple[KeyEntry, ...], BeforeValidator(_listed)] = Field(
         (), description="API keys without a database: digests, or keys; with any, every request needs one"
     )
-    access_log: bool = Field(False, description="one line a request, without bodies, queries or keys")
+    worker_hang_s: float = Field(
+        10.0, ge=2, description="a relay worker whose loop stands still for so long is replaced"
+    )
+    access_log: bool = Field(False, description="a JSON line a request, without bodies, queries or keys")
+    access_log_file: Path | None = Field(
+        None, description="where the access log goes; reopened when moved away; default stdout"
+    )
+    tracing: TracingEntry = Field(
+        TracingEntry.model_validate({}), description="spans by OTLP/HTTP; off without an endpoint"
+    )
     log_level: Literal["debug", "info", "warning", "error"] = "info"
     log_style: Literal["text", "json"] = "text"
 
@@ -270,7 +280,11 @@ class RouterSettings(ServiceSettings):
             model_profiles=self.model_profiles,
             admission=self.admission.admission(),
             choosing=self.choosing.choosing(),
-            telemetry=Telemetry(access_log=self.access_log),
+            telemetry=Telemetry(
+                access_log=self.access_log,
+                trace_ratio=self.tracing.worker_ratio,
+                trace_follow_parent=self.tracing.follow_parent,
+            ),
             keys_required=self.guarded,
             upstream_tls=self.upstream_tls(),
             cors_origins=self.cors_origins,

@@ -1,147 +1,131 @@
-"""The admin listener: metrics, health and debugging; loopback by default, since it shows the inside (M8)."""
+"""The admin listener: metrics, health, what runs, and the few things an operator may do to this one router.
 
-import asyncio
-import gc
-import sys
-import threading
-import time
-import traceback
-from collections import Counter
-from collections.abc import Callable
-from typing import Any
+On loopback by default, since it shows the inside and has no password (M8). A web page in a browser on the
+same machine is no operator: a call that changes something and says that it comes from elsewhere is refused.
+"""
+
+from collections.abc import Awaitable, Callable
+from urllib.parse import urlsplit
 
 import msgspec
 from aiohttp import web
+from aiohttp.typedefs import Handler
 from prometheus_client import CollectorRegistry
 
+from llmgw_kit.errors import Denied, InvalidRequest, LlmgwError, NotFound
 from llmgw_kit.telemetry import Ready, health_routes, metrics_route
-from llmgw_router.board import Board
-from llmgw_router.supervisor.workers import WorkerPool
+from llmgw_router.adapters.admin_debug import debug_routes
+from llmgw_router.adapters.admin_page import page
+from llmgw_router.adapters.admin_views import requests_view, table_view
+from llmgw_router.operations import Drained, Operations
 
-MOST_PROFILE_S = 60.0
-_SAMPLE_S = 0.01
-_MOST_FRAMES = 64
-
-INDEX = """llmgw-router admin
-/metrics                    Prometheus
-/healthz /readyz            health
-/debug/table                endpoints and models in force, in-flight counts; credentials masked
-/debug/workers              relay workers: pid, serving, applied table
-/debug/tasks                asyncio tasks of the supervisor, with stacks
-/debug/profile?seconds=5    sampled stacks of the supervisor, collapsed (flamegraph.pl, speedscope)
-/debug/memory               objects by type
-"""
+_STATUS: tuple[tuple[type[LlmgwError], int], ...] = ((InvalidRequest, 400), (NotFound, 404), (Denied, 403))
 
 
 def metrics_app(registry: CollectorRegistry, refresh: Callable[[], None], ready: Ready) -> web.Application:
     """What is safe to expose: metrics and health."""
     app = web.Application()
-    app.add_routes([metrics_route(registry, before=refresh), *health_routes(ready)])
+    app.add_routes(_metrics_routes(registry, refresh, ready))
     return app
 
 
-def admin_app(
-    registry: CollectorRegistry, refresh: Callable[[], None], ready: Ready, board: Board, pool: WorkerPool
-) -> web.Application:
-    """Everything an operator on this machine may see."""
-    app = metrics_app(registry, refresh, ready)
-    profiling = asyncio.Lock()
+def admin_app(registry: CollectorRegistry, operations: Operations) -> web.Application:
+    """Everything an operator on this machine may see and do."""
+    router = operations.router
 
     async def index(_: web.Request) -> web.Response:
-        return web.Response(text=INDEX)
+        return web.Response(text=await page(operations), content_type="text/html")
 
-    async def table(_: web.Request) -> web.Response:
-        return _json(table_view(board, pool))
+    async def routes(_: web.Request) -> web.Response:
+        return _json(table_view(operations))
 
     async def workers(_: web.Request) -> web.Response:
-        return _json(pool.workers)
+        return _json(router.pool.workers)
 
-    async def tasks(_: web.Request) -> web.Response:
-        return web.Response(text=task_stacks())
+    async def config(_: web.Request) -> web.Response:
+        return _json(operations.config())
 
-    async def profile(request: web.Request) -> web.Response:
-        text = request.query.get("seconds", "5")
-        try:
-            seconds = float(text)
-        except ValueError:
-            seconds = -1.0
-        if not 0 < seconds <= MOST_PROFILE_S:
-            return web.Response(
-                status=400, text=f"seconds={text}: expected more than 0, at most {MOST_PROFILE_S:g}\n"
-            )
-        if profiling.locked():
-            return web.Response(status=409, text="a profile is being taken; ask again when it is done\n")
-        async with profiling:
-            return web.Response(text=await asyncio.to_thread(sample_stacks, threading.get_ident(), seconds))
+    async def requests(_: web.Request) -> web.Response:
+        return _json(await requests_view(operations))
 
-    async def memory(_: web.Request) -> web.Response:
-        counts = Counter(type(o).__qualname__ for o in gc.get_objects())
-        return web.Response(text="".join(f"{count:>9} {name}\n" for name, count in counts.most_common(50)))
+    async def explain(request: web.Request) -> web.Response:
+        return _json(operations.explain(request.match_info["request_id"]))
 
+    async def drain(request: web.Request) -> web.Response:
+        return _json(_drain(operations, request))
+
+    async def reload(_: web.Request) -> web.Response:
+        outcome = await operations.reload()
+        return _json(outcome, status=200 if outcome.fine else 409)
+
+    app = web.Application(middlewares=[_edge])
     app.add_routes(
         [
+            *_metrics_routes(registry, router.metrics.refresh, router.ready),
             web.get("/", index),
-            web.get("/debug/table", table),
+            web.get("/admin/routes", routes),
+            web.get("/admin/workers", workers),
+            web.get("/admin/config", config),
+            web.get("/admin/requests", requests),
+            web.get("/admin/explain/{request_id}", explain),
+            web.post("/admin/drain", drain),
+            web.post("/admin/reload", reload),
+            # Their names before there were others.
+            web.get("/debug/table", routes),
             web.get("/debug/workers", workers),
-            web.get("/debug/tasks", tasks),
-            web.get("/debug/profile", profile),
-            web.get("/debug/memory", memory),
+            *debug_routes(),
         ]
     )
     return app
 
 
-def table_view(board: Board, pool: WorkerPool) -> dict[str, Any]:
-    """The table in force with what runs where; credentials are never part of it."""
-    routes = board.routes
-    running = {row.endpoint_id: seen for row, seen in pool.activity()}
-    endpoints = []
-    for row in routes.endpoints.values():
-        seen = running.get(row.endpoint_id)
-        shown = msgspec.to_builtins(row)
-        shown.pop("slot")
-        shown["credential"] = "set" if row.credential else None
-        shown["in_flight"] = seen.in_flight if seen else None
-        shown["picks"] = seen.picks if seen else None
-        endpoints.append(shown)
-    return {
-        "source": board.source.value if board.source else None,
-        "term": routes.term,
-        "version": routes.version,
-        "heard_age_s": board.heard_age_s,
-        "endpoints": endpoints,
-        "models": [msgspec.to_builtins(entry.row) for entry in routes.models.values()],
-        "held": pool.held,
-    }
+def _metrics_routes(
+    registry: CollectorRegistry, refresh: Callable[[], None], ready: Ready
+) -> list[web.RouteDef]:
+    return [metrics_route(registry, before=refresh), *health_routes(ready)]
 
 
-def task_stacks() -> str:
-    """Every task of the running loop: name, state, where it waits."""
-    parts = []
-    for task in sorted(asyncio.all_tasks(), key=lambda t: t.get_name()):
-        stack = "".join(
-            f"    {frame.filename}:{frame.lineno} {frame.name}\n"
-            for frame in traceback.StackSummary.extract((f, f.f_lineno) for f in task.get_stack(limit=20))
+def _drain(operations: Operations, request: web.Request) -> Drained:
+    """`?endpoint=ID`, `?replica=ID`, or neither for this router; `&undo` takes it back."""
+    query = request.query
+    unknown = sorted(set(query) - {"endpoint", "replica", "undo"})
+    if unknown:
+        raise InvalidRequest(
+            f"unknown parameter {unknown[0]!r}; expected endpoint=ID or replica=ID, and undo to take it back"
         )
-        parts.append(f"{task.get_name()}\n{stack}")
-    return "\n".join(parts)
+    undo = "undo" in query
+    if "endpoint" in query and "replica" in query:
+        raise InvalidRequest("endpoint and replica were both given; drain one thing at a time")
+    if "endpoint" in query:
+        return operations.drain_endpoint(query["endpoint"], undo=undo)
+    if "replica" in query:
+        return operations.drain_replica(query["replica"], undo=undo)
+    return operations.drain_router(undo=undo)
 
 
-def sample_stacks(thread_id: int, seconds: float) -> str:
-    """Stacks of one thread, 100 a second, as `outermost;...;innermost count` lines. Blocks."""
-    counts: Counter[str] = Counter()
-    until = time.monotonic() + seconds
-    while time.monotonic() < until:
-        frame = sys._current_frames().get(thread_id)
-        names: list[str] = []
-        while frame is not None and len(names) < _MOST_FRAMES:
-            code = frame.f_code
-            names.append(f"{code.co_filename.rsplit('/', 1)[-1]}:{code.co_qualname}")
-            frame = frame.f_back
-        counts[";".join(reversed(names))] += 1
-        time.sleep(_SAMPLE_S)
-    return "".join(f"{stack} {count}\n" for stack, count in counts.most_common())
+@web.middleware
+async def _edge(request: web.Request, handler: Handler) -> web.StreamResponse:
+    try:
+        if request.method == "POST":
+            _refuse_foreign_pages(request)
+        answering: Awaitable[web.StreamResponse] = handler(request)
+        return await answering
+    except LlmgwError as e:
+        status = next((number for kind, number in _STATUS if isinstance(e, kind)), 500)
+        return _json({"error": e.text, "next": list(e.next_steps)}, status=status)
 
 
-def _json(value: object) -> web.Response:
-    return web.Response(body=msgspec.json.encode(value), content_type="application/json")
+def _refuse_foreign_pages(request: web.Request) -> None:
+    site = request.headers.get("sec-fetch-site", "none")
+    origin = request.headers.get("origin")
+    foreign = origin is not None and urlsplit(origin).netloc != request.host
+    if foreign or site not in ("none", "same-origin"):
+        raise Denied("this call came from a web page of another origin", next_steps=["use curl -X POST"])
+
+
+def _json(value: object, *, status: int = 200) -> web.Response:
+    return web.Response(
+        body=msgspec.json.format(msgspec.json.encode(value), indent=2) + b"\n",
+        content_type="application/json",
+        status=status,
+    )
