@@ -3,9 +3,9 @@
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from llmgw_controller.core.claims import rooms
+from llmgw_controller.core.claims import Use, rooms, with_claim
 from llmgw_controller.core.explain import Fit
-from llmgw_controller.core.placement import explain
+from llmgw_controller.core.placement import Memo, explain
 from llmgw_controller.core.rows import Phase
 from llmgw_controller.core.victims import Candidate, choose
 from llmgw_kit.ids import NodeId, ReplicaId
@@ -145,6 +145,22 @@ def test_the_set_makes_room_and_no_member_is_too_many_nor_any_set_of_one_node_ch
         for size in range(1 << len(here)):
             some = {name for bit, name in enumerate(here) if size >> bit & 1}
             assert not fits(some) or sum(free[name].cost_s for name in some) >= price
+
+
+@settings(max_examples=200, deadline=None)
+@given(worlds(), st.data())
+def test_what_was_found_of_other_rooms_changes_no_choice(world, data):
+    nodes, held, may, wanted = world
+    found, rows = fleet(nodes, *held)
+    free, memo = candidates(rows, **may), Memo()
+    assert choose(wanted, found, free, memo) == choose(wanted, found, free)
+    for room in list(found.values()):
+        for device in room.devices:
+            if device.use is Use.FREE and data.draw(st.booleans()):
+                found = with_claim(
+                    found, wanted.name, ReplicaId("other/1"), room.node.node_id, (device.device_id,), ()
+                )
+    assert choose(wanted, found, free, memo) == choose(wanted, found, free)
 
 
 def test_on_a_node_of_many_small_ones_only_as_many_leave_as_are_needed():

@@ -26,6 +26,12 @@ from llmgw_kit.ids import DeviceId, ModelId, NodeId, ReplicaId, ShardId
 #: Searching the smallest set of leaving replicas is exponential; a node holds few.
 MAX_LEAVING = 8
 
+#: Who leaves a node, and whether it then has room for a shard.
+Sets = dict[tuple[NodeId, frozenset[ReplicaId]], tuple[Room, bool]]
+
+#: So many of one ask are kept; then all are forgotten.
+SETS_MOST = 20_000
+
 #: Sets of idle replicas for which is kept what was found; one more, and all are forgotten.
 MEMOS_MOST = 8
 
@@ -130,16 +136,29 @@ class Memo:
         self._sizes = sizes
         self._found: dict[Ask, dict[NodeId, Look]] = {}
         self._refused: dict[tuple[Ask, int], tuple[Rooms, Explanation]] = {}
+        self._sets: dict[Ask, Sets] = {}
 
     def ask(self, model: Model, profile: Profile, rooms: Rooms) -> tuple[Ask, Ask]:
         """What a shard of the profile asks of a node; and the ask that it is answered alike with."""
         key = (model.name, profile.name)
         if key not in self._asks:
-            if self._sizes is None:
-                self._sizes = Sizes(rooms)
             own = ask_of(model, profile, _measured(rooms))
-            self._asks[key] = (own, self._sizes.alike(own))
+            self._asks[key] = (own, self.alike(own, rooms))
         return self._asks[key]
+
+    def alike(self, ask: Ask, rooms: Rooms) -> Ask:
+        """One and the same for all asks that are answered alike."""
+        if self._sizes is None:
+            self._sizes = Sizes(rooms)
+        return self._sizes.alike(ask)
+
+    def sets(self, ask: Ask) -> Sets:
+        """Whether a node takes a shard once these have left it: a search for victims asks it of set after
+        set."""
+        found = self._sets.setdefault(ask, {})
+        if len(found) >= SETS_MOST:
+            found = self._sets[ask] = {}
+        return found
 
     def node(self, ask: Ask, room: Room, evictable: frozenset[ReplicaId]) -> Look:
         """What one ask finds of one node."""

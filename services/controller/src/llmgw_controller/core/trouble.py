@@ -19,7 +19,7 @@ from llmgw_controller.core.overdue import (
     not_taken_up,
     start_waits_s,
 )
-from llmgw_controller.core.placement import Memo
+from llmgw_controller.core.placement import memo_of
 from llmgw_controller.core.plan import Severity
 from llmgw_controller.core.port_bands import EPHEMERAL, overlaps_ephemeral
 from llmgw_controller.core.reach import reach
@@ -208,7 +208,8 @@ def _unplaceable(snapshot: Snapshot, rooms: Rooms, verdicts: Verdicts, now: floa
         if row.wish is Wish.SERVE and row.phase is Phase.UNPLACEABLE:
             known = oldest.get(row.model)
             oldest[row.model] = row if known is None or row.since < known.since else known
-    idle, memo = idle_replicas(snapshot, verdicts), Memo()
+    idle = idle_replicas(snapshot, verdicts)
+    memo = memo_of(snapshot, rooms, idle)
     for position, (name, row) in enumerate(sorted(oldest.items())):
         text = f"cannot be placed for {lasting(now - row.since)}: {row.reason or 'no reason was told'}"
         model = snapshot.catalog.models.get(name)

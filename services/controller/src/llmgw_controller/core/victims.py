@@ -10,7 +10,8 @@ from dataclasses import dataclass, replace
 from itertools import combinations
 
 from llmgw_controller.core.catalog import Model, Profile
-from llmgw_controller.core.claims import Rooms
+from llmgw_controller.core.choosing import groups
+from llmgw_controller.core.claims import Room, Rooms
 from llmgw_controller.core.explain import Fit, Reason
 from llmgw_controller.core.filters import Ask, ask_of, first_reason
 from llmgw_controller.core.placement import Memo, explain
@@ -47,7 +48,7 @@ class Choice:
 def choose(model: Model, rooms: Rooms, candidates: Candidates, memo: Memo | None = None) -> Choice | None:
     """None: not even with all of them gone would it fit, so none need go; or it fits as it is. `memo`: of
     those that ask with all of them evictable."""
-    everyone = frozenset(candidates)
+    everyone, memo = frozenset(candidates), memo or Memo()
     best: tuple[Price, int, tuple[ReplicaId, ...]] | None = None
     for position, profile in enumerate(model.profiles):
         ceiling = explain(model, profile, rooms, evictable=everyone, memo=memo)
@@ -56,7 +57,7 @@ def choose(model: Model, rooms: Rooms, candidates: Candidates, memo: Memo | None
         if ceiling.fit is Fit.NEVER:
             continue
         near = {miss.node_id: len(miss.evict) for miss in ceiling.near_misses}
-        search = _Search(model, profile, candidates)
+        search = _Search(model, profile, candidates, memo)
         for found in search.sets(rooms, near, ceiling.fitting):
             ranked = (search.price(found), position, tuple(sorted(found)))
             if best is None or ranked < best:
@@ -67,11 +68,13 @@ def choose(model: Model, rooms: Rooms, candidates: Candidates, memo: Memo | None
 class _Search:
     """For one profile."""
 
-    def __init__(self, model: Model, profile: Profile, candidates: Candidates) -> None:
+    def __init__(self, model: Model, profile: Profile, candidates: Candidates, memo: Memo) -> None:
         self._model = model
         self._profile = profile
         self._all = candidates
-        self._ask: Ask | None = None
+        self._memo = memo
+        #: By the number of nodes it is asked for.
+        self._asks: dict[int, Ask] = {}
         self._known: dict[tuple[NodeId, frozenset[ReplicaId]], frozenset[ReplicaId] | None] = {}
         self._held: dict[NodeId, list[ReplicaId]] = {}
         for name in sorted(candidates):
@@ -106,8 +109,12 @@ class _Search:
     ) -> Iterable[frozenset[ReplicaId]]:
         """In each fabric the cheapest nodes, one after the other; what leaves one may free another too."""
         alone = replace(self._profile, nodes=1)
+        by_fabric: dict[str, dict[NodeId, Room]] = {}
+        for node_id, room in rooms.items():
+            for name in room.node.fabrics:
+                by_fabric.setdefault(name, {})[node_id] = room
         for fabric in sorted({name for node_id in (*near, *fitting) for name in rooms[node_id].node.fabrics}):
-            inside = {key: room for key, room in rooms.items() if fabric in room.node.fabrics}
+            inside = by_fabric[fabric]
             if not self._fits(self._profile, inside, frozenset(self._all)):
                 continue
             taken = {node_id for node_id in fitting if node_id in inside}
@@ -115,9 +122,9 @@ class _Search:
             while len(taken) < self._profile.nodes:
                 options = [
                     (self._key(found - leaving), node_id, found)
-                    for node_id in near
-                    if node_id in inside and node_id not in taken
-                    if (found := self._freed(inside, node_id, alone, leaving)) is not None
+                    for node_id in inside
+                    if node_id in near and node_id not in taken
+                    if (found := self._freed(inside, node_id, alone, leaving, near[node_id])) is not None
                 ]
                 if not options:
                     break
@@ -135,12 +142,13 @@ class _Search:
         return frozenset(name for node_id in rooms for name in self._held.get(node_id, ()))
 
     def _freed(
-        self, rooms: Rooms, node_id: NodeId, alone: Profile, leaving: frozenset[ReplicaId]
+        self, rooms: Rooms, node_id: NodeId, alone: Profile, leaving: frozenset[ReplicaId], least: int
     ) -> frozenset[ReplicaId] | None:
         """As `_on`, found once for each set that leaves this node anyhow."""
         here = leaving.intersection(self._held.get(node_id, ()))
         if (node_id, here) not in self._known:
-            self._known[node_id, here] = self._on(rooms, node_id, alone, None, given=here)
+            more = max(0, least - len(here))
+            self._known[node_id, here] = self._on(rooms, node_id, alone, None, given=here, least=more)
         found = self._known[node_id, here]
         return None if found is None else found | leaving
 
@@ -181,14 +189,27 @@ class _Search:
         return names
 
     def _fits(self, profile: Profile, rooms: Rooms, leaving: frozenset[ReplicaId]) -> bool:
-        if profile.nodes == 1 and len(rooms) == 1:
-            # Asked for each set of each node: the filters that `explain` asks, without its words.
-            (room,) = rooms.values()
-            if self._ask is None:
-                # All rooms share what was measured, and a search asks for one profile on one node.
-                self._ask = ask_of(self._model, profile, room.measured)
-            return first_reason(room, self._ask, leaving) in (None, Reason.HELD_BY_IDLE)
-        return explain(self._model, profile, rooms, evictable=leaving).fit is not Fit.NEVER
+        """The filters that `explain` asks, without its words: asked for each set of each node, and of each
+        fabric for each member of a set. A node answers alike whoever leaves elsewhere."""
+        if not rooms:
+            return False
+        ask = self._asks.get(profile.nodes)
+        if ask is None:
+            # All rooms share what was measured.
+            measured = next(iter(rooms.values())).measured
+            own = ask_of(self._model, profile, measured)
+            ask = self._asks[profile.nodes] = self._memo.alike(own, rooms)
+        looked, held = self._memo.sets(ask), self._held
+        able = []
+        for node_id, room in rooms.items():
+            key = (node_id, leaving.intersection(held.get(node_id, ())))
+            known = looked.get(key)
+            if known is None or known[0] is not room:
+                fits = first_reason(room, ask, key[1]) in (None, Reason.HELD_BY_IDLE)
+                known = looked[key] = (room, fits)
+            if known[1]:
+                able.append(node_id)
+        return any(len(group) >= profile.nodes for group in groups(ask, rooms, able))
 
     def _bound(self, node_id: NodeId, least: int) -> Price:
         """Of any set of so many or more there."""
