@@ -1,6 +1,7 @@
 """How an exchange ends: refused, interrupted, left by its client, or complete. Always through `finish`."""
 
 import asyncio
+from dataclasses import replace
 from time import monotonic_ns
 from typing import TYPE_CHECKING, cast
 
@@ -8,6 +9,7 @@ from llmgw_router.core import errors
 from llmgw_router.core.errors import Kind
 from llmgw_router.relay.answer import BY_CLOSE
 from llmgw_router.relay.cors import shown
+from llmgw_router.relay.heartbeat import fail
 from llmgw_router.relay.phase import ARRIVING, OVER
 from llmgw_router.relay.relaying import Relaying
 from llmgw_router.relay.slots import COUNTER
@@ -111,6 +113,10 @@ class Ending(Relaying):
         self.status = kind.status
         self.code = code or kind.label
         self.hub.counters[COUNTER[f"refused_{kind.label}"]] += 1
+        if self.committed:
+            self.status = 200
+            fail(self, kind if code is None else replace(kind, code=code), message, retry_after_s)
+            return
         answer = errors.answer(
             kind,
             message,

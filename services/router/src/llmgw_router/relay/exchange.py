@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from llmgw_router.core import errors
 from llmgw_router.core.choosing.standing import Reason
 from llmgw_router.core.errors import Kind
+from llmgw_router.core.heartbeat import only_comments
 from llmgw_router.core.keys import KeyRow, may_use
 from llmgw_router.core.paths import BadPath
 from llmgw_router.core.profiles import ProfileRefused, choose
@@ -43,6 +44,8 @@ _COLD = COUNTER["cold_requests"]
 _CONNECTS = COUNTER["upstream_connects"]
 _ERROR_EVENTS = COUNTER["error_events"]
 _ENGINE_ABORTS = COUNTER["engine_aborts"]
+#: A stream that begins so may begin with a comment: a colon, or the end of a line.
+_NO_FIELD = b":\r\n"
 
 
 class Exchange(Ending):
@@ -52,6 +55,7 @@ class Exchange(Ending):
         "asking",
         "decision",
         "hold_until",
+        "in_comment",
         "match",
         "opening",
         "policy",
@@ -73,6 +77,8 @@ class Exchange(Ending):
         self.spot: Spot | None = None
         #: Who else may hold the response that is asked for; None: it is not about one.
         self.asking: list[EngineEndpoint] | None = None
+        #: What was passed on of a stream ended inside a comment.
+        self.in_comment = False
         #: First bytes of a stream that may be an error's.
         self.opening = b""
         #: What is known of its prompt or session; None: nothing, or there was nothing to choose.
@@ -281,6 +287,8 @@ class Exchange(Ending):
         so that an answer that dies before it can still be asked for elsewhere (W28)."""
         self.touched = self.hub.now
         if self.head_sent:
+            if self.phase == WAITING and not self._only_comments(payload):
+                self._first_said(connection, payload)
             self.pass_on(payload)
         elif self.answer_wanted(connection) and payload:
             if connection.is_stream and connection.encoding is None and self.entry is not None:
@@ -290,6 +298,21 @@ class Exchange(Ending):
             self._begin_answer(connection, payload)
 
     def _begin_answer(self, connection: UpstreamConnection, payload: bytes) -> None:
+        if not (connection.is_stream and payload[0] in _NO_FIELD and self._only_comments(payload)):
+            self._first_said(connection, payload)
+        if self.decision is not None:
+            self._explain(connection, self.decision)
+        self.start_answer(connection, payload, whole=False)
+        if self.committed and self.tail is None:
+            # It was told as an error: the rest of it has no place in the client's stream.
+            self._stop_answer(connection)
+
+    def _only_comments(self, payload: bytes) -> bool:
+        """Whether a stream still says nothing but that it lives: no first byte of an answer (W29)."""
+        only, self.in_comment = only_comments(payload, within=self.in_comment)
+        return only
+
+    def _first_said(self, connection: UpstreamConnection, payload: bytes) -> None:
         self.first_ns = monotonic_ns()
         self.phase = RELAYING
         if self.dialect is Dialect.RESPONSES:
@@ -299,9 +322,6 @@ class Exchange(Ending):
         if connection.is_stream or endpoint.ejected:
             waited_ns = self.first_ns - self.sent_ns if connection.is_stream else None
             endpoint.began(self, connection.status, waited_ns)
-        if self.decision is not None:
-            self._explain(connection, self.decision)
-        self.start_answer(connection, payload, whole=False)
 
     def _explain(self, connection: UpstreamConnection, decision: "Decision") -> None:
         endpoint = self.endpoint
@@ -465,6 +485,15 @@ class Exchange(Ending):
             self.refuse(kind, message)
         else:
             self._fail(kind, message, again=kind is errors.TIMEOUT_CONNECT)
+
+    def _stop_answer(self, connection: UpstreamConnection) -> None:
+        """The client has all it can have of this answer, which is not over."""
+        self.upstream = None
+        if connection.exchange is self:
+            connection.let_go()
+        if self.endpoint is not None:
+            self.endpoint.ended(self, connection.status)
+        self.finish(monotonic_ns())
 
     def client_left(self) -> None:
         """Nobody reads any more: stop the engine now, whatever it was doing (W31)."""

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Final
 from llmgw_router.core import errors
 from llmgw_router.core.admission import Line, Order, Pace, Ticket, rank, wait_s
 from llmgw_router.relay.gates import ROUTER_GATE, Gate
+from llmgw_router.relay.heartbeat import prepare
 from llmgw_router.relay.ipc import Gates, GateWanted, Queued
 from llmgw_router.relay.phase import QUEUED
 
@@ -223,6 +224,7 @@ class Queueing:
         exchange.phase = QUEUED
         exchange.queue_began_ns = monotonic_ns()
         exchange.hold_until = hub.loop.time() + profile.queue_s
+        prepare(exchange)
         self._waiting[queue.name] = queue
         self._mark(queue, now)
         if queue.told == 0:
@@ -371,6 +373,12 @@ class Queueing:
             "queue_s",
             limit,
         )
+
+    def word(self, exchange: "Exchange") -> str:
+        """Where it stands, for who waits: "in line, about 40 s"."""
+        queue = self._models[exchange.model or ""]
+        clear_s = queue.clear_s(self._hub.now)
+        return "in line" if clear_s is None else f"in line, at most about {max(1.0, clear_s):.0f} s"
 
     def empty(self) -> None:
         """This worker is leaving: nobody here may go on waiting."""

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 from llmgw_router.core.events import EventTail
 from llmgw_router.relay.answer import BY_CHUNKS, BY_CLOSE, answer_head, framing_of
 from llmgw_router.relay.cors import shown
+from llmgw_router.relay.heartbeat import NEVER, go_on
 from llmgw_router.relay.request import Request
 from llmgw_router.relay.slots import COUNTER
 
@@ -18,12 +19,27 @@ _STREAMS = COUNTER["streams"]
 class Relaying(Request):
     """What has been sent to the client so far, and the sending."""
 
-    __slots__ = ("bytes_out", "chunks", "code", "first_ns", "framing", "head_sent", "status", "tail")
+    __slots__ = (
+        "beat_at",
+        "bytes_out",
+        "chunks",
+        "code",
+        "committed",
+        "first_ns",
+        "framing",
+        "head_sent",
+        "status",
+        "tail",
+    )
 
     def __init__(self, client: "ClientConnection") -> None:
         super().__init__(client)
         #: The client has seen a status: there is no other answer any more.
         self.head_sent = False
+        #: A status of ours has left, so that a client that waits could be told so; no answer has.
+        self.committed = False
+        #: When to tell it again.
+        self.beat_at = NEVER
         #: Set for event streams that we can speak in.
         self.tail: EventTail | None = None
         #: As sent; 499 when the client left; 0 before.
@@ -39,6 +55,9 @@ class Relaying(Request):
 
     def start_answer(self, connection: "UpstreamConnection", payload: bytes, *, whole: bool) -> None:
         """Send the head with what there is of the body; `whole`: that is all of it."""
+        if self.committed:
+            go_on(self, connection, payload, whole=whole)
+            return
         self.head_sent = True
         # From here on it is not sent again, and a stream may last for an hour.
         self.body = b""

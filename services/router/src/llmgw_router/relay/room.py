@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 from llmgw_router.core import errors
 from llmgw_router.core.admission import share
 from llmgw_router.core.table import ModelRow, Waiting, while_cold
+from llmgw_router.relay.heartbeat import prepare
 from llmgw_router.relay.ipc import ActivationRefused, StartPhase, Unwant, Want
 from llmgw_router.relay.phase import HELD
 
@@ -72,6 +73,7 @@ class WaitingRoom:
         exchange.waits = self
         hold_s = exchange.profile.hold_s
         exchange.hold_until = hub.loop.time() + (model.hold_timeout_s if hold_s is None else hold_s)
+        prepare(exchange)
         if len(waiting) == 1:
             self._tell(model.name, 1)
 

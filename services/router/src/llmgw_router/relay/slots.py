@@ -51,6 +51,8 @@ _PLAIN = (
     "client_gone",
     # Of these, answers of an engine that were event streams.
     "streams",
+    # Comments sent to streams that wait.
+    "heartbeats",
     # Streams ended by an error event of ours.
     "streams_broken",
     # A pooled connection had been closed by the engine; asked again, nobody blamed.

@@ -4,6 +4,7 @@ from typing import TYPE_CHECKING
 
 from llmgw_router.core import errors
 from llmgw_router.core.first_event import WAIT_S
+from llmgw_router.relay.heartbeat import beat
 from llmgw_router.relay.phase import CONNECTING, HELD, QUEUED, RELAYING, WAITING
 from llmgw_router.relay.slots import COUNTER
 
@@ -82,6 +83,8 @@ def _stalled(client: "ClientConnection", now: float) -> bool:
 def _look_at(exchange: "Exchange", now: float) -> None:
     profile = exchange.profile
     phase = exchange.phase
+    if now >= exchange.beat_at and phase != RELAYING and not exchange.head_sent:
+        exchange.hub.guard(exchange, beat, exchange, now)
     if profile.total_s is not None and now - exchange.started > profile.total_s:
         # Over everything: waiting, asking again, answering.
         _out_of_time(exchange, errors.TIMEOUT_TOTAL, "total_s", profile.total_s, "It was not over")
@@ -93,9 +96,7 @@ def _look_at(exchange: "Exchange", now: float) -> None:
             exchange.hub.queue.expire(exchange)
     elif phase == CONNECTING:
         if now - exchange.since > profile.connect_s:
-            _out_of_time(
-                exchange, errors.TIMEOUT_CONNECT, "connect_s", profile.connect_s, "No connection"
-            )
+            _out_of_time(exchange, errors.TIMEOUT_CONNECT, "connect_s", profile.connect_s, "No connection")
     elif phase == WAITING:
         if exchange.opening and now - exchange.touched > WAIT_S:
             exchange.hub.guard(exchange, exchange.open_anyway)
