@@ -1,0 +1,139 @@
+"""Responses asked for by their ids: at the replica that holds them, from any worker (ADR 0026)."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from llmgw_router.core.config import RoutingProfile
+
+from .ends import dead_port
+from .harness import Client, Router, endpoint, router
+from .upstream import LAST, SSE_HEAD, Connection, Script, Upstream, chunk, json_answer
+
+CREATE = b'{"model":"m","input":"hi"}'
+
+
+def engine(name: str, *, holds: frozenset[str] = frozenset()) -> Script:
+    """Answers with responses of its own, and knows no others."""
+    made = set(holds)
+
+    async def script(connection: Connection) -> None:
+        while True:
+            seen = await connection.request()
+            method, target, _ = seen.line.decode().split(" ")
+            path = target.partition("?")[0]
+            if path == "/v1/responses":
+                wanted = json.loads(seen.body)
+                made.add(one := f"resp_{name}{len(made)}")
+                event = json.dumps({"type": "response.created", "response": {"id": one}}).encode()
+                if wanted.get("stream"):
+                    last = b'event: response.completed\ndata: {"type":"response.completed"}\n\n'
+                    events = chunk(b"event: response.created\ndata: " + event + b"\n\n") + chunk(last)
+                    await connection.send(SSE_HEAD + events + LAST)
+                else:
+                    await connection.send(json_answer(json.dumps({"id": one, "by": name}).encode()))
+            elif path.split("/")[3] in made:
+                told = {"by": name, "method": method, "path": path, "bytes": len(seen.body)}
+                await connection.send(json_answer(json.dumps(told).encode()))
+            else:
+                error = b'{"error":{"message":"Response not found at %b"}}' % name.encode()
+                await connection.send(json_answer(error, status=b"404 Not Found"))
+
+    return script
+
+
+async def create(c: Client, *, more: bytes = b"", stream: bool = False) -> str:
+    c.post(CREATE[:-1] + (b',"stream":true' if stream else b"") + more + b"}", path=b"/v1/responses")
+    body = (await c.answer()).body
+    return str(
+        json.loads(body.split(b"data: ")[1].split(b"\n")[0])["response"]["id"]
+        if stream
+        else json.loads(body)["id"]
+    )
+
+
+async def ask(r: Router, path: str, method: str = "GET", more: bytes = b"") -> tuple[int, dict[str, object]]:
+    async with await r.client() as c:
+        c.send(b"%b %b HTTP/1.1\r\nhost: r\r\n%b\r\n" % (method.encode(), path.encode(), more))
+        answer = await c.answer()
+        return answer.status, json.loads(answer.body)
+
+
+@pytest.mark.parametrize("stream", [False, True], ids=["whole", "stream"])
+async def test_whichever_worker_is_asked_the_holder_answers(tmp_path: Path, stream: bool) -> None:
+    a, b = Upstream(engine("a")), Upstream(engine("b"))
+    async with a, b, router(tmp_path, a.port, b.port, workers=2) as r:
+        made = []
+        for _ in range(8):
+            async with await r.client() as c:
+                made.append(await create(c, stream=stream))
+        assert {one[5] for one in made} == {"a", "b"}
+        before = len(a.seen) + len(b.seen)
+        for one in made:
+            for method, path in (
+                ("GET", f"/v1/responses/{one}"),
+                ("GET", f"/v1/responses/{one}/input_items?limit=1"),
+                ("POST", f"/v1/responses/{one}/cancel"),
+                ("DELETE", f"/v1/responses/{one}"),
+            ):
+                status, told = await ask(r, path, method)
+                assert (status, told["by"], told["method"]) == (200, one[5], method)
+                assert told["path"] == path.partition("?")[0]
+        # Nobody was asked in vain.
+        assert len(a.seen) + len(b.seen) == before + 4 * len(made)
+        await r.until(r.quiet)
+
+
+async def test_a_response_that_nobody_remembers_is_asked_for_in_turn(tmp_path: Path) -> None:
+    """Made by another router, or before a restart; a replica that is down stops nothing."""
+    a, b = Upstream(engine("a")), Upstream(engine("b", holds=frozenset({"resp_old"})))
+    async with a, b, router(tmp_path, a.port, b.port) as r:
+        for _ in range(6):
+            assert (await ask(r, "/v1/responses/resp_old"))[1]["by"] == "b"
+        asked = len(a.seen)
+        # Asked once, and remembered by its own answer; or found at once, and the same.
+        assert asked <= 6
+        status, told = await ask(r, "/v1/responses/resp_none")
+        assert (status, list(told)) == (404, ["error"])
+        assert (len(a.seen), a.seen[-1].line) == (asked + 1, b"GET /v1/responses/resp_none HTTP/1.1")
+        await r.push([endpoint(0, dead_port()), endpoint(1, b.port)])
+        for _ in range(4):
+            assert (await ask(r, "/v1/responses/resp_old"))[1]["by"] == "b"
+        await r.until(r.quiet)
+
+
+async def test_a_response_goes_on_where_the_one_before_it_is(tmp_path: Path) -> None:
+    """previous_response_id: its engine alone has what was said."""
+    a, b, d = Upstream(engine("a")), Upstream(engine("b")), Upstream(engine("c"))
+    async with a, b, d, router(tmp_path, a.port, b.port, d.port) as r, await r.client() as c:
+        for _ in range(3):
+            last = await create(c)
+            first = last[5]
+            for _ in range(6):
+                last = await create(c, more=b',"previous_response_id":"%b"' % last.encode())
+                assert last[5] == first
+        # What is not there, or is no id, decides nothing and is the engine's to judge.
+        assert await create(c, more=b',"previous_response_id":"resp_none"')
+        assert await create(c, more=b',"previous_response_id":[7]')
+
+
+async def test_without_any_replica_there_is_nothing_to_find(tmp_path: Path) -> None:
+    async with router(tmp_path) as r:
+        status, told = await ask(r, "/v1/responses/resp_1")
+        error = told["error"]
+        assert isinstance(error, dict)
+        assert (status, error["code"], error["type"]) == (404, "response_not_found", "invalid_request_error")
+
+
+async def test_a_holder_that_is_gone_is_told(tmp_path: Path) -> None:
+    """HO08: reachable is not what it is."""
+    a = Upstream(engine("a"))
+    async with a, router(tmp_path, a.port, profile=RoutingProfile(connect_s=1.0)) as r, await r.client() as c:
+        made = await create(c)
+        await r.push([endpoint(0, dead_port())])
+        status, told = await ask(r, f"/v1/responses/{made}")
+        error = told["error"]
+        assert isinstance(error, dict)
+        assert (status, error["code"]) == (502, "upstream_unreachable")
+        await r.until(r.quiet)
