@@ -110,7 +110,7 @@ class Exchange(Ending):
         if hub.access.required and (self.dialect is not None or is_guarded(self.path)) and not self._let_in():
             return
         entry = self.entry
-        if self.origin is not None and self.method == b"OPTIONS" and self.path[:4] == b"/v1/":
+        if self.origin is not None and self.method == b"OPTIONS" and (entry or self.path[:4] == b"/v1/"):
             self.answer_at_once(204, shown(preflight(self, entry), self.origin))
             return
         if entry is None:
