@@ -4,7 +4,9 @@ from llmgw_controller.core.heard import Exit, ShardState
 from llmgw_controller.core.hearing import is_silent, last_seen
 from llmgw_controller.core.reconcile import reconcile
 from llmgw_controller.core.routes import routes
-from llmgw_controller.core.rows import Cause, Phase, Schedulability
+from llmgw_controller.core.rows import Cause, Phase, Schedulability, Wish
+from llmgw_controller.core.state import Watched
+from llmgw_kit.ids import ReplicaId
 from tests.unit.controller.build import (
     NOW,
     activity,
@@ -73,3 +75,20 @@ def test_what_found_its_port_taken_does_not_lose_its_place_to_who_comes_after_it
         ("m/1", Phase.RESERVED), ("other/1", Phase.UNPLACEABLE),
     ]  # fmt: skip
     assert rows[row.replica_id].group_epoch == 2
+
+
+def test_more_than_configuration_keeps_are_not_added_to_and_taken_from_without_end():
+    """Seed 63: of three replicas two counted as kept by configuration, which wants one. The third was lost with
+    its node, requests waited, and each round added one by demand and let it go as one too many."""
+    one = model("m", replicas=1, max_replicas=3)
+    only = node("n1", 4)
+    rows = [replica(one, number, Phase.READY, shard(f"m/{number}", "n1", number)) for number in (1, 2)]
+    snap = snapshot(
+        [one], [only], rows, watched=Watched(pressed_since={one.name: NOW - 100}), held={one.name: 3}
+    )
+    left = after(snap, reconcile(snap, NOW)).stored.replicas
+    assert [(key, row.wish, row.cause) for key, row in sorted(left.items())] == [
+        ("m/1", Wish.SERVE, Cause.CONFIGURATION), ("m/2", Wish.SERVE, Cause.DEMAND),
+        ("m/3", Wish.SERVE, Cause.DEMAND),
+    ]  # fmt: skip
+    assert left[ReplicaId("m/3")].phase is Phase.RESERVED

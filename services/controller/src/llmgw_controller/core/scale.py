@@ -70,9 +70,9 @@ def _adjust(draft: Draft, name: ModelId) -> None:
             let_go(draft, row, because="model removed")
 
 
-def target(draft: Draft, model: Model) -> int:
+def target(draft: Draft, model: Model, *, more: int = 0) -> int:
     """What configuration keeps up, or one for whoever asked until it is let go as idle; and those that
-    were added because requests waited."""
+    were added because requests waited, with `more` as if there were so many more of these."""
     if is_stopped(draft.stored, model.name):
         return 0
     rows = live(draft, model.name)
@@ -84,15 +84,15 @@ def target(draft: Draft, model: Model) -> int:
             return max(model.replicas, len(rows) + 1)
     activated = asked or any(row.cause is Cause.ACTIVATION for row in rows)
     base = max(model.replicas, 1 if activated else 0)
-    return max(base, _grown(draft, model, rows, base))
+    return max(base, _grown(draft, model, rows, base, more))
 
 
-def _grown(draft: Draft, model: Model, rows: list[ReplicaRow], base: int) -> int:
+def _grown(draft: Draft, model: Model, rows: list[ReplicaRow], base: int, more: int) -> int:
     """With those that were added. While a rollout is under way each of them may stand there twice, old and
     new, so then it is as many as before."""
     if model.max_replicas is None:
         return 0
-    added = sum(row.cause is Cause.DEMAND for row in rows)
+    added = more + sum(row.cause is Cause.DEMAND for row in rows)
     standing = draft.snapshot.watched.standing.get(model.name)
     if added and standing is not None and any(outdated(draft, row, model) for row in rows):
         return min(model.max_replicas, standing)
@@ -117,9 +117,15 @@ def _call_back(draft: Draft, model: Model) -> None:
 
 
 def _adopt(draft: Draft, model: Model) -> None:
-    """A replica that a request started becomes one that configuration keeps, when that wants more."""
+    """A replica that a request started becomes one that configuration keeps, when that wants more. And what
+    is more than configuration keeps, as after a lower `replicas`, stays while requests wait: it would be added
+    again."""
     rows = live(draft, model.name)
     missing = model.replicas - sum(row.cause is Cause.CONFIGURATION for row in rows)
+    if missing < 0 and model.max_replicas is not None and _is_pressed(draft, model):
+        kept = [row for row in rows if row.cause is Cause.CONFIGURATION]
+        for row in sorted(kept, key=lambda row: (row.created_at, row.replica_id))[model.replicas :]:
+            draft.change(PutReplica(replace(row, cause=Cause.DEMAND)))
     for row in [row for row in rows if row.cause is not Cause.CONFIGURATION][: max(0, missing)]:
         draft.change(PutReplica(replace(row, cause=Cause.CONFIGURATION)))
 
@@ -135,6 +141,8 @@ def _grow(draft: Draft, model: Model) -> None:
     pressed_since = draft.snapshot.watched.pressed_since.get(model.name)
     if model.max_replicas is None or pressed_since is None or is_learning(draft.snapshot, draft.now):
         return
+    if target(draft, model, more=1) <= len(live(draft, model.name)):
+        return  # A rollout has its own count: what is one too many by that would leave again at once.
     rows = live(draft, model.name)
     if not rows or len(rows) >= model.max_replicas or any(row.phase in _RISING for row in rows):
         return
@@ -176,7 +184,7 @@ def _retire(draft: Draft, model: Model) -> None:
     up."""
     if model.name in draft.stored.activations or is_learning(draft.snapshot, draft.now):
         return
-    pressed = model.name in draft.snapshot.watched.pressed_since
+    pressed = _is_pressed(draft, model)
     # What did not come up stays for a while: it is the answer to whoever asks meanwhile, trouble to see, and
     # first in line for room that comes free, for whoever was refused was told to come again.
     kept_s = _kept_s(draft.snapshot.intervals)
@@ -196,6 +204,11 @@ def _retire(draft: Draft, model: Model) -> None:
             let_go(draft, row, because="nobody asks for it any more")
         elif row.phase in (Phase.UNPLACEABLE, Phase.FAILED) and age_s >= kept_s:
             let_go(draft, row, because="it did not come up")
+
+
+def _is_pressed(draft: Draft, model: Model) -> bool:
+    """Its requests wait, by several looks."""
+    return model.name in draft.snapshot.watched.pressed_since
 
 
 def _kept_s(intervals: Intervals) -> float:
