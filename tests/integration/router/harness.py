@@ -100,6 +100,7 @@ async def router(
     workers: int = 1,
     access_log: bool = False,
     cold_socket: str | None = None,
+    usage_folder: Path | None = None,
 ) -> AsyncIterator[Router]:
     """A pool whose endpoints e0, e1 … on `ports` serve model `m`.
 
@@ -117,6 +118,7 @@ async def router(
             cold_socket=cold_socket or str(tmp_path / "cold.sock"),
             config=config,
             slot_capacity=16,
+            usage_folder=None if usage_folder is None else lambda _port: usage_folder,
         ),
         heard,
     )

@@ -1,13 +1,14 @@
 """What the router's supervisor needs from outside, as its loops see it."""
 
 from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from llmgw_kit.addresses import HostPort
 from llmgw_router.core.activity import Report
 from llmgw_router.core.keys import KeyRow
 from llmgw_router.core.learned import Delta, Routes, Snapshot
+from llmgw_router.core.usage_lines import UsageRecord
 from llmgw_router.relay.ipc import ActivationRefused, EndpointRow, StartPhase, TableUpdate
 from llmgw_router.relay.slots import EndpointActivity
 
@@ -153,6 +154,61 @@ class KeysSink(Protocol):
     def push_keys(self, rows: Iterable[KeyRow], gone: Iterable[bytes] = (), *, whole: bool) -> None: ...
 
     def keys_are_stale(self, why: str) -> None: ...
+
+
+@dataclass
+class UsageBatch:
+    """What a pass over the spools has found. Given back to `taken` when its records are where they belong."""
+
+    records: list[UsageRecord] = field(default_factory=list)
+    #: Positions up to which the records go: process, file, bytes.
+    offsets: list[tuple[str, str, int]] = field(default_factory=list)
+    #: Files that say nothing more: process, file.
+    finished: list[tuple[str, str]] = field(default_factory=list)
+    #: Dead processes, all of whose lines are in this batch.
+    gone: list[str] = field(default_factory=list)
+    #: There is more to read.
+    more: bool = False
+
+
+class UsageSpools(Protocol):
+    """The workers' spools, as far as they are read. Blocks; called in threads, one call at a time."""
+
+    def read(self) -> UsageBatch:
+        """What came since the last batch that was taken. Raises OSError."""
+        ...
+
+    def taken(self, batch: UsageBatch) -> None:
+        """Forget what a batch held: its records are safe elsewhere. Raises OSError."""
+        ...
+
+    def sync(self) -> None:
+        """Put on the disk what may have to wait there for long. Raises OSError."""
+        ...
+
+    def backlog_bytes(self) -> int:
+        """Room that they take on the disk."""
+        ...
+
+    def close(self) -> None:
+        """Let go of them; the files stay for the next start."""
+        ...
+
+
+class UsageSink(Protocol):
+    """Where usage records end up."""
+
+    async def put(self, records: Sequence[UsageRecord]) -> None:
+        """Keep each of them that is not kept already, told by its id. Raises Unavailable: nobody knows then
+        which of them are kept, and all are offered again."""
+        ...
+
+    def settled(self) -> None:
+        """All that an earlier life may have handed over is through; from now on each comes once, but for
+        what `put` failed on."""
+        ...
+
+    async def close(self) -> None: ...
 
 
 class RoutesStore(Protocol):

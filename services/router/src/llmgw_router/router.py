@@ -22,8 +22,11 @@ from llmgw_router.adapters.controller import GrpcControllers, Identity
 from llmgw_router.adapters.keys_postgres import PostgresKeys
 from llmgw_router.adapters.metrics import RouterMetrics
 from llmgw_router.adapters.probe import HttpProbe
-from llmgw_router.adapters.routes_file import RoutesFile
+from llmgw_router.adapters.routes_file import RoutesFile, StateFolder
 from llmgw_router.adapters.tracing import OtlpExporter
+from llmgw_router.adapters.usage_file import FileUsage
+from llmgw_router.adapters.usage_postgres import PostgresUsage
+from llmgw_router.adapters.usage_spool import SpoolFolder
 from llmgw_router.board import Board, Source
 from llmgw_router.core.endpoints import static_table
 from llmgw_router.core.generations import Generations
@@ -31,6 +34,7 @@ from llmgw_router.core.learned import CatalogEntry, Routes
 from llmgw_router.keys import KeysLoop
 from llmgw_router.leader import LeaderFollower
 from llmgw_router.loops import keep_routes, use_kept_routes
+from llmgw_router.ports import UsageSink
 from llmgw_router.probing import keep_probing
 from llmgw_router.relay.ipc import AccessRecord
 from llmgw_router.settings import RouterSettings
@@ -38,6 +42,7 @@ from llmgw_router.settings_keys import KeyEntry
 from llmgw_router.settings_telemetry import TracingEntry
 from llmgw_router.supervisor.ports import PortTaken
 from llmgw_router.supervisor.workers import PoolConfig, WorkerPool
+from llmgw_router.usage import UsageLoop
 
 log = logging.getLogger(__name__)
 
@@ -72,6 +77,7 @@ class Router:
                 port=address.port,
                 cold_socket=str(cold_socket),
                 config=settings.worker_config(),
+                usage_folder=self._usage_folder if settings.records_usage else None,
             ),
             self,
         )
@@ -82,6 +88,8 @@ class Router:
         self.activations: Activations | None = None
         self.activity: ActivityLoop | None = None
         self.keys: KeysLoop | None = None
+        self.usage: UsageLoop | None = None
+        self._state: StateFolder | None = None
         self._tasks: list[asyncio.Task[Any]] = []
 
     # --- what the pool tells
@@ -165,6 +173,30 @@ class Router:
                 await store.close()
 
         self._spawn(learn(), "keys")
+
+    def state_folder(self, port: int) -> Path:
+        """This router's own, once the port is known; raises StartupError when it cannot be had."""
+        if self._state is None:
+            self._state = StateFolder(self.settings.state_folder(port))
+        return self._state.path
+
+    def _usage_folder(self, port: int) -> Path:
+        folder = self.state_folder(port) / "usage"
+        folder.mkdir(mode=0o700, exist_ok=True)
+        return folder
+
+    def keep_usage(self, port: int) -> None:
+        """Take what the workers spool to where it belongs."""
+        settings = self.settings
+        sink: UsageSink
+        if settings.database_url is not None:
+            sink = PostgresUsage(settings.database_url.get_secret_value())
+        else:
+            assert settings.usage_file is not None
+            sink = FileUsage(settings.usage_file)
+        folder = SpoolFolder(self._usage_folder(port), settings.named(port))
+        self.usage = UsageLoop(folder, sink, self.clock)
+        self._spawn(self.usage.run(), "usage")
 
     def follow(self, identity: Identity, store: RoutesFile) -> None:
         """Learn routes from the controllers, from kept ones until those are heard."""
@@ -275,6 +307,12 @@ class Router:
         if self.activations is not None:
             await self.activations.close()
         await self.pool.stop()
+        if self.usage is not None:
+            # The workers are gone: all that they will ever say is there.
+            await self.usage.flush()
+            await self.usage.close()
+        if self._state is not None:
+            self._state.close()
         # What the workers said last.
         await self.access_log.flush()
         self.access_log.close()

@@ -18,7 +18,7 @@ from llmgw_kit.listeners import bind, bound_address
 from llmgw_kit.telemetry import registry, serve_http
 from llmgw_router.adapters.admin import admin_app, metrics_app
 from llmgw_router.adapters.controller import Identity
-from llmgw_router.adapters.routes_file import RoutesFile, StateFolder
+from llmgw_router.adapters.routes_file import RoutesFile
 from llmgw_router.cold.app import cold_app
 from llmgw_router.operations import Operations
 from llmgw_router.reload import Outcome, Reloader, Source
@@ -115,17 +115,18 @@ def _begin(router: Router, opened: contextlib.AsyncExitStack, port: int) -> None
         version=importlib.metadata.version("llmgw-router"),
     )
     if settings.controller:
-        folder = StateFolder(settings.state_folder(port))
-        opened.callback(folder.close)
-        router.follow(identity, RoutesFile(folder.path))
+        folder = router.state_folder(port)
+        router.follow(identity, RoutesFile(folder))
         log.info(
             "router %s follows controllers %s; routes are kept in %s",
             identity.router_id,
             settings.controller,
-            folder.path,
+            folder,
         )
     else:
         log.info("router %s in router-only mode: %d endpoints", identity.router_id, len(settings.endpoints))
+    if settings.records_usage:
+        router.keep_usage(port)
     if settings.redis_url is not None:
         router.note_activity(identity, settings.redis_url.get_secret_value())
     elif settings.controller:

@@ -37,6 +37,7 @@ from llmgw_router.settings_edges import check_origins, check_tls
 from llmgw_router.settings_keys import KeyEntry, doubled
 from llmgw_router.settings_profiles import PLAIN, Name, ProfileEntry, check_names, resolved
 from llmgw_router.settings_telemetry import TracingEntry
+from llmgw_router.settings_usage import Usage
 
 CLIENT_PORT = 8080
 OPEN_LISTEN = f"0.0.0.0:{CLIENT_PORT}"
@@ -218,6 +219,13 @@ class RouterSettings(ServiceSettings):
     worker_hang_s: float = Field(
         10.0, ge=2, description="a relay worker whose loop stands still for so long is replaced"
     )
+    usage: Usage = Field(
+        "asked",
+        description="tokens of each request: ask engines for them; note only what is told; or off",
+    )
+    usage_file: Path | None = Field(
+        None, description="usage as JSON lines, where no database takes it; 8 files of 64 MiB are kept"
+    )
     access_log: bool = Field(False, description="a JSON line a request, without bodies, queries or keys")
     access_log_file: Path | None = Field(
         None, description="where the access log goes; reopened when moved away; default stdout"
@@ -233,6 +241,11 @@ class RouterSettings(ServiceSettings):
         """Where the client API listens: as given, else beyond loopback where keys guard it, or `insecure`."""
         default = OPEN_LISTEN if self.insecure or self.guarded else LOOPBACK_LISTEN
         return parse_host_port(self.listen or default, what="--listen")
+
+    @property
+    def records_usage(self) -> bool:
+        """Whether there is somewhere to put it."""
+        return self.usage != "off" and (self.usage_file is not None or self.database_url is not None)
 
     @property
     def guarded(self) -> bool:
@@ -281,6 +294,7 @@ class RouterSettings(ServiceSettings):
             admission=self.admission.admission(),
             choosing=self.choosing.choosing(),
             telemetry=Telemetry(
+                usage=self.usage,
                 access_log=self.access_log,
                 trace_ratio=self.tracing.worker_ratio,
                 trace_follow_parent=self.tracing.follow_parent,
@@ -351,6 +365,11 @@ def check(settings: RouterSettings) -> None:
         raise StartupError(
             "keys and database_url exclude each other: two places would say who may ask",
             next_steps=["keep `keys:` in the file, or create them with llmgwctl key create"],
+        )
+    if settings.usage_file is not None and settings.database_url is not None:
+        raise StartupError(
+            "usage_file and database_url exclude each other: usage would be in one place or the other",
+            next_steps=["keep one; the database holds all that the file would"],
         )
     if (wrong := doubled(settings.keys)) is not None:
         raise StartupError(wrong, next_steps=["give each key an id of its own in `keys:`"])

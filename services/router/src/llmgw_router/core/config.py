@@ -139,6 +139,9 @@ class Telemetry(msgspec.Struct, frozen=True, kw_only=True):
 
     #: Send AccessRecords up.
     access_log: bool = False
+    #: "asked": engines are asked what a stream has used where the client did not; "told": only what they tell
+    #: by themselves is noted; "off": nothing is.
+    usage: str = "off"
     #: Share of exchanges traced where the caller has not decided. None: tracing is off, and a client's
     #: `traceparent` passes as it came.
     trace_ratio: float | None = None

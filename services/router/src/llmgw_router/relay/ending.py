@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from llmgw_router.relay.endpoint import Endpoint, EngineEndpoint
     from llmgw_router.relay.exchange import Exchange
     from llmgw_router.relay.ipc import TraceIds
+    from llmgw_router.relay.metering import Meter
     from llmgw_router.relay.queueing import ModelQueue, Queueing
     from llmgw_router.relay.room import WaitingRoom
     from llmgw_router.relay.upstream import UpstreamConnection
@@ -49,6 +50,7 @@ class Ending(Relaying):
         "held_ns",
         "held_tenant",
         "limit",
+        "meter",
         "model",
         "phase",
         "pinned",
@@ -81,6 +83,8 @@ class Ending(Relaying):
         self.model: str | None = None
         #: The name that the request used, where it was another.
         self.alias: str | None = None
+        #: What it uses; None: nothing that anybody counts.
+        self.meter: Meter | None = None
         #: Taken, to be released.
         self.endpoint: Endpoint | None = None
         self.upstream: UpstreamConnection | None = None
@@ -131,6 +135,8 @@ class Ending(Relaying):
         if self.origin is not None:
             answer = shown(answer, self.origin)
         self.head_sent = True
+        if self.meter is not None:
+            self.meter.close(self, kind.status, monotonic_ns(), complete=False)
         self.client.transport.write(answer)
         self.finish(monotonic_ns())
 
@@ -155,15 +161,20 @@ class Ending(Relaying):
             upstream, self.upstream = self.upstream, None
             if upstream.exchange is self:
                 upstream.let_go()
+        rest = b"" if self.meter is None else self.meter.cut(self, monotonic_ns())
         if self.tail is None:
             self.client.cut(reset=self.framing == BY_CLOSE)
         else:
             counters[_STREAMS_BROKEN] += 1
+            if rest:
+                self.pass_on(rest)
             self.pass_on(self.tail.interruption(kind, message), last=True)
         self.finish(monotonic_ns())
 
     def finish(self, now_ns: int) -> None:
         """The one way out: give the endpoint back, account, and free the client for its next request."""
+        if self.meter is not None:
+            self.meter.close(self, self.status, now_ns, complete=False)
         endpoint, self.endpoint = self.endpoint, None
         if endpoint is not None:
             endpoint.release(now_ns, self)

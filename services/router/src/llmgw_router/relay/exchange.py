@@ -206,6 +206,8 @@ class Exchange(Ending):
         """Take the endpoint; ask it on a pooled connection, or on a new one."""
         endpoint.take(now_ns)
         self.endpoint = endpoint
+        if self.meter is None and not self.hub.metering.off:
+            self.meter = self.hub.metering.meter(self)
         self.sent_ns = now_ns
         if self.phase == HELD:
             self.held_ns = now_ns - self.started_ns - self.queued_ns
@@ -289,7 +291,7 @@ class Exchange(Ending):
         if self.head_sent:
             if self.phase == WAITING and not self._only_comments(payload):
                 self._first_said(connection, payload)
-            self.pass_on(payload)
+            self.pass_on(payload if self.meter is None else self.meter.part(self, connection, payload))
         elif self.answer_wanted(connection) and payload:
             if connection.is_stream and connection.encoding is None and self.entry is not None:
                 payload = opened(self, connection, payload, whole=False)
@@ -302,6 +304,8 @@ class Exchange(Ending):
             self._first_said(connection, payload)
         if self.decision is not None:
             self._explain(connection, self.decision)
+        if self.meter is not None:
+            payload = self.meter.first(self, connection, payload)
         self.start_answer(connection, payload, whole=False)
         if self.committed and self.tail is None:
             # It was told as an error: the rest of it has no place in the client's stream.
@@ -343,6 +347,8 @@ class Exchange(Ending):
         """The answer is complete with this part."""
         now_ns = monotonic_ns()
         if self.head_sent:
+            if self.meter is not None:
+                payload = self.meter.end(self, connection, payload, now_ns)
             self.pass_on(payload, last=True)
         else:
             if connection.is_stream and connection.encoding is None and self.entry is not None:
@@ -354,6 +360,8 @@ class Exchange(Ending):
                 self._remember(payload)
             if self.decision is not None:
                 self._explain(connection, self.decision)
+            if self.meter is not None:
+                payload = self.meter.whole(self, connection, payload, now_ns)
             self.start_answer(connection, payload, whole=True)
         endpoint = self.endpoint
         assert endpoint is not None

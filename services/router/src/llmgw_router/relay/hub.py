@@ -21,6 +21,7 @@ from llmgw_router.relay.accounting import Accounts
 from llmgw_router.relay.choosing import Chooser
 from llmgw_router.relay.endpoint import ColdEndpoint
 from llmgw_router.relay.live_routes import LiveRoutes
+from llmgw_router.relay.metering import Metering
 from llmgw_router.relay.pins import Pins
 from llmgw_router.relay.queueing import Queueing
 from llmgw_router.relay.room import WaitingRoom
@@ -83,6 +84,7 @@ class Hub:
         self.now = 0.0
         self.date = b""
         self.accounts = Accounts(self.counters, tell)
+        self.metering = Metering(self, configure.usage_folder)
         self.access = Access(required=configure.config.keys_required)
         self.warden = Warden(self, configure.config.choosing)
         self.choosing = Chooser(self, configure.config.choosing)
@@ -95,6 +97,7 @@ class Hub:
         """Read the clocks; the sweep's first act."""
         self.now = self.loop.time()
         self.date = b"date: " + formatdate(usegmt=True).encode()
+        self.metering.tick()
 
     def new_id(self) -> bytes:
         self._ids += 1
@@ -157,6 +160,7 @@ class Hub:
         self.default_profile = config.profiles[config.default_profile]
         self.queue.reconfigure(config.admission)
         self.accounts.reconfigure(config.telemetry)
+        self.metering.reconfigure(config.telemetry)
         self.warden.rules = config.choosing
         self.choosing.reconfigure(config.choosing)
         self.tracer = tracer_of(config.telemetry)

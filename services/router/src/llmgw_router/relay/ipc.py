@@ -34,6 +34,8 @@ class Configure(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     #: Unix socket of the cold application.
     cold_socket: str
     config: WorkerConfig = WorkerConfig()
+    #: Where usage is spooled; None: nowhere.
+    usage_folder: str | None = None
 
 
 class Reconfigure(msgspec.Struct, frozen=True, kw_only=True, tag=True):

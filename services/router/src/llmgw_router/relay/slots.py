@@ -79,6 +79,16 @@ _PLAIN = (
     "upstream_connects",
     "tables_applied",
     "log_lines_dropped",
+    # Tokens that requests have used as far as anybody told, and requests by who did (core/usage.py).
+    "tokens_prompt",
+    "tokens_cached",
+    "tokens_output",
+    "usage_engine",
+    "usage_counted",
+    "usage_estimated",
+    "usage_unknown",
+    # Lines that found no room on the disk.
+    "usage_lines_lost",
     "ttft_sum_us",
     "duration_sum_us",
     *(f"{wait}_sum_us" for wait in WAITS),

@@ -12,6 +12,7 @@ import time
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Protocol
 
 from llmgw_router.core.config import WorkerConfig
@@ -52,6 +53,8 @@ class PoolConfig:
     #: Unix socket where the supervisor serves what the workers do not.
     cold_socket: str
     config: WorkerConfig = field(default_factory=WorkerConfig)
+    #: Gives the folder where workers spool usage, once the real port is known. None: they do not.
+    usage_folder: Callable[[int], Path] | None = None
     #: Most endpoints of one router; each costs 40 bytes a worker.
     slot_capacity: int = 16_384
     backlog: int = 4096
@@ -100,6 +103,7 @@ class WorkerPool:
         #: Newest word on each start that somebody waits for.
         self._phases: dict[str, ipc.StartPhase] = {}
         self._keys = KeyBook()
+        self._usage_folder: str | None = None
         #: Whom workers suspect, and what they have chosen of late.
         self.choices = Choices(config.config.choosing.keep_decisions)
         #: Finished requests by model, of all workers and their predecessors.
@@ -125,6 +129,8 @@ class WorkerPool:
         """
         self._reserved = reserve(self._config.host, self._config.port)
         try:
+            if self._config.usage_folder is not None:
+                self._usage_folder = str(self._config.usage_folder(self.addresses[0].port))
             for seat in self._seats:
                 await self._spawn(seat)
             async with asyncio.timeout(self._config.start_timeout_s):
@@ -321,6 +327,7 @@ class WorkerPool:
                 slot_capacity=self._config.slot_capacity,
                 cold_socket=self._config.cold_socket,
                 config=self._worker_config,
+                usage_folder=self._usage_folder,
             )
         )
         for part in self._keys.whole():
