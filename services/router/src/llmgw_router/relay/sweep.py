@@ -60,6 +60,12 @@ def _waiting_for_client(client: "ClientConnection", now: float) -> None:
         if now - client.touched > limits.request_body_idle_s:
             client.refuse_next(errors.REQUEST_TIMEOUT, "The request body stopped arriving.")
             client.pump()
+        elif (total_s := client.hub.default_profile.total_s) is not None and now - client.began > total_s:
+            # Byte by byte it is never idle. Which profile it is for is not known before it is here.
+            client.refuse_next(
+                errors.REQUEST_TIMEOUT, f"The request body was not here whole within {total_s:g} s."
+            )
+            client.pump()
     elif not client.served:
         if now - client.began > limits.request_head_s:
             client.transport.abort()
