@@ -14,6 +14,7 @@ import yaml
 from llmgw_kit.errors import InvalidRequest, NotFound
 from llmgw_kit.names import did_you_mean
 from llmgw_kit.settings import effective
+from llmgw_router.adapters.access_log import fields_of
 from llmgw_router.core.table import EndpointRow
 from llmgw_router.reload import Outcome, Reloader
 from llmgw_router.router import Router
@@ -104,9 +105,7 @@ class Operations:
 
     def explain(self, request_id: str) -> list[dict[str, Any]]:
         """What is still known of finished requests with this id, the newest first. Raises NotFound."""
-        found = [
-            msgspec.to_builtins(one) for one in reversed(self.router.recent) if one.request_id == request_id
-        ]
+        found = [fields_of(one) for one in reversed(self.router.recent) if one.request_id == request_id]
         if not found:
             raise NotFound(
                 f"nothing is kept of request {request_id!r}",

@@ -25,15 +25,20 @@ REPEAT_S = 60.0
 _encode = msgspec.json.Encoder().encode
 
 
-def line(record: AccessRecord) -> bytes:
-    """One line. Every key is always there; null is what did not happen or is not known."""
+def fields_of(record: AccessRecord) -> dict[str, Any]:
+    """What is said of an exchange. Every key is always there; None is what did not happen or is not known."""
     fields: dict[str, Any] = {"at": round(record.at_unix_s, 6), **msgspec.structs.asdict(record)}
     del fields["at_unix_s"]
     trace, given = record.trace, fields.pop("traceparent")
     # A caller's trace is found by its id also where nobody samples it.
     fields["trace"] = trace.trace_id if trace is not None else given[3:35] if given is not None else None
     fields["sampled"] = trace is not None
-    return _encode(fields) + b"\n"
+    return fields
+
+
+def line(record: AccessRecord) -> bytes:
+    """One line of JSON."""
+    return _encode(fields_of(record)) + b"\n"
 
 
 class AccessLog:
