@@ -74,7 +74,7 @@ def test_the_look_finds_what_the_core_names():
     } <= set(named(PACKAGE / "core"))
 
 
-@pytest.mark.parametrize("command", ["replica drain m/1 --for big", "node free n1", "replica drain"])
+@pytest.mark.parametrize("command", ["replica drain m/1 --until big", "node free n1", "replica drain"])
 def test_what_cannot_be_typed_is_seen(command):
     with pytest.raises(click.ClickException):
         parses(shlex.split(command))

@@ -10,7 +10,9 @@ from llmgw_controller.core.apply import apply
 from llmgw_controller.core.dismissal import dismiss
 from llmgw_controller.core.explain import Fit, Reason
 from llmgw_controller.core.idleness import idle_replicas, verdicts
+from llmgw_controller.core.ordered import order
 from llmgw_controller.core.plan import PutReplica
+from llmgw_controller.core.proposals import Proposal
 from llmgw_controller.core.reconcile import reconcile
 from llmgw_controller.core.rows import (
     AttemptRow,
@@ -220,13 +222,23 @@ def test_after_the_named_drain_it_is_placed(snap):
             if not command.startswith("llmgwctl replica drain "):
                 continue
             event("a drain was named")
-            names = command.removeprefix("llmgwctl replica drain ").split()
-            assert placed(drained(snap, names), row.replica_id), command
+            assert makes_room(snap, command, one, row.replica_id), command
             for way in each.others:
                 if (way.command or "").startswith("llmgwctl replica drain "):
                     event("another drain was named")
-                    others = (way.command or "").removeprefix("llmgwctl replica drain ").split()
-                    assert placed(drained(snap, others), row.replica_id), way.command
+                    assert makes_room(snap, way.command or "", one, row.replica_id), way.command
+
+
+def makes_room(snap: Snapshot, command: str, one, replica_id: ReplicaId) -> bool:
+    typed, _, whom = command.removeprefix("llmgwctl replica drain ").partition(" --for ")
+    names = typed.split()
+    if not whom:
+        return placed(drained(snap, names), replica_id)
+    # Handed over: played through by `test_drain_for.py`; here, that the leader takes the order.
+    assert whom == one.name
+    rows = [snap.stored.replicas[ReplicaId(name)] for name in names]
+    told = order(snap, verdicts(snap, NOW), rows, one, NOW)
+    return isinstance(told, Proposal) and told.beneficiary.replica_id == replica_id
 
 
 @thorough
@@ -297,7 +309,7 @@ def test_a_drain_is_priced_by_what_was_measured():
     snap = replace(snap, stored=replace(snap.stored, evictions={receipt.eviction_id: receipt}))
     (told,) = asked(snap, BIG).profiles
     assert told.cheapest is not None
-    assert told.cheapest.command == "llmgwctl replica drain m/1"
+    assert told.cheapest.command == "llmgwctl replica drain m/1 --for big"
     assert (told.cheapest.frees_in_s, told.cheapest.ready_in_s, told.cheapest.reload_s) == (20.0, 390.0, 75.0)
 
 

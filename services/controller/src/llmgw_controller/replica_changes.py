@@ -7,14 +7,16 @@ from dataclasses import replace
 from llmgw.v1 import operator_pb2 as pb
 from llmgw_controller.core.activity import Idle, Verdicts
 from llmgw_controller.core.apply import apply
-from llmgw_controller.core.dismissal import Dismissal, dismiss
+from llmgw_controller.core.dismissal import Dismissal, dismiss, successor
+from llmgw_controller.core.hold import held_successor
 from llmgw_controller.core.idleness import verdicts
 from llmgw_controller.core.plan import Change, PutEvent, PutReplica, Severity
 from llmgw_controller.core.replica import is_unreachable
-from llmgw_controller.core.rows import ReplicaRow, Stored, Wish
+from llmgw_controller.core.rows import Cause, ReplicaRow, Stored, Wish
 from llmgw_controller.core.state import Snapshot
+from llmgw_controller.core.words import lasting
 from llmgw_controller.reign import Reign
-from llmgw_kit.errors import NotFound
+from llmgw_kit.errors import Conflict, NotFound
 from llmgw_kit.ids import ModelId, ReplicaId
 from llmgw_kit.names import did_you_mean
 
@@ -36,29 +38,71 @@ async def stop_replica(reign: Reign, name: str, *, dry_run: bool) -> pb.ReplicaC
     return change
 
 
-async def let_go(reign: Reign, names: Sequence[str], wish: Wish, *, dry_run: bool) -> list[pb.ReplicaChange]:
+async def let_go(
+    reign: Reign, names: Sequence[str], wish: Wish, *, dry_run: bool, away_s: float | None = None
+) -> list[pb.ReplicaChange]:
     """One after another in one commit, each judged with those before it gone; one that is not there refuses
-    them all. Raises NotFound."""
+    them all. With `away_s` whoever takes the place of each is not started before. Raises NotFound, and
+    Conflict for one in whose place nobody would come."""
     async with reign.ledger.writing() as stored:
         snapshot, now = reign.snapshot(stored), reign.tenure.now()
         changes: list[Change] = []
         told: list[pb.ReplicaChange] = []
         for name in names:
-            row = snapshot.stored.replicas.get(ReplicaId(name))
-            if row is None:
-                raise _unknown(reign, snapshot, name, now)
+            row = known(reign, snapshot, name, now)
             found = dismiss(snapshot, row, wish, now)
             told.append(_told(name, found))
-            if found.row is not None:
-                reason = found.row.reason or found.outcome
-                changes += [PutReplica(found.row), PutEvent(now, "leaving", name, reason, Severity.INFO)]
-                snapshot = replace(snapshot, stored=apply(snapshot.stored, [PutReplica(found.row)]))
+            if found.row is None:
+                continue
+            reason = found.row.reason or found.outcome
+            mine: list[Change] = [
+                PutReplica(found.row),
+                PutEvent(now, "leaving", name, reason, Severity.INFO),
+            ]
+            if away_s is not None:
+                held = _held(snapshot, found.row, away_s, now)
+                text = f"not before {lasting(away_s)} from now, in the place of {name}"
+                mine += [PutReplica(held), PutEvent(now, "held_back", held.replica_id, text, Severity.INFO)]
+                told[-1].text += _comes_back(held, away_s)
+            changes += mine
+            snapshot = replace(snapshot, stored=apply(snapshot.stored, mine))
         if not dry_run:
             await reign.ledger.commit(changes)
             for change in (one for one in told if one.outcome != "unchanged"):
                 log.info("replica %s", change.text)
     reign.hints()
     return told
+
+
+def known(reign: Reign, snapshot: Snapshot, name: str, now: float) -> ReplicaRow:
+    """The row of a replica that was named. Raises NotFound, with those that the name may have meant."""
+    row = snapshot.stored.replicas.get(ReplicaId(name))
+    if row is None:
+        raise _unknown(reign, snapshot, name, now)
+    return row
+
+
+def _held(snapshot: Snapshot, gone: ReplicaRow, away_s: float, now: float) -> ReplicaRow:
+    model = successor(snapshot, gone, now)
+    if model is None or gone.cause is not Cause.CONFIGURATION:
+        why = (
+            f"configuration keeps {model.replicas}"
+            if model is not None and model.replicas
+            else "nothing keeps it up"
+        )
+        raise Conflict(
+            f"{gone.replica_id} would not come back by itself: {why}",
+            code="not_kept",
+            next_steps=[f"try: llmgwctl replica drain {gone.replica_id}"],
+        )
+    return held_successor(snapshot, gone, model, until=now + away_s, now=now)
+
+
+def _comes_back(held: ReplicaRow, away_s: float) -> str:
+    return (
+        f"; {held.replica_id} takes its place in {lasting(away_s)}, not before. "
+        f"Sooner: llmgwctl replica stop {held.replica_id}"
+    )
 
 
 def _told(name: str, found: Dismissal) -> pb.ReplicaChange:

@@ -15,6 +15,12 @@ _SPAN = re.compile(r"(\d+(?:\.\d+)?)([smhd])")
 _CLOCK = re.compile(r"(\d{1,2}):(\d{2})(?::(\d{2}))?")
 
 
+def span(text: str) -> float | None:
+    """Seconds; None: it is written as something else."""
+    found = _SPAN.fullmatch(text)
+    return float(found[1]) * _UNITS[found[2]] if found else None
+
+
 class Span(click.ParamType[float]):
     """`90s`, `15m`, `3h`, `7d`: seconds."""
 
@@ -24,14 +30,13 @@ class Span(click.ParamType[float]):
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
         if isinstance(value, float):
             return value
-        found = _SPAN.fullmatch(str(value))
-        if found is None:
+        seconds = span(str(value))
+        if seconds is None:
             self.fail(
                 f"{str(value)!r} is not a span of time; expected a number and s, m, h or d, such as 3h",
                 param,
                 ctx,
             )
-        seconds = float(found[1]) * _UNITS[found[2]]
         if seconds > SPAN_MOST_S:
             self.fail(f"{str(value)[:40]!r} is too long; expected at most 36500d", param, ctx)
         return seconds

@@ -8,6 +8,8 @@ Decisions: ADR 0017. Who waits: `waiting.py`; who may leave: `proposals.py`; how
 `making_room.py`.
 """
 
+from dataclasses import replace
+
 from llmgw_controller.core.activity import Idle
 from llmgw_controller.core.claims import Rooms
 from llmgw_controller.core.draft import Draft
@@ -16,9 +18,19 @@ from llmgw_controller.core.plan import PutActivation, PutEviction
 from llmgw_controller.core.proposals import HOPELESS_MOST, Proposal, profile_of, propose
 from llmgw_controller.core.regret import Prices, prices
 from llmgw_controller.core.roster import let_go
-from llmgw_controller.core.rows import ActivationRow, Cause, EvictionRow, EvictionState, ReplicaRow
+from llmgw_controller.core.rows import (
+    ORDERED,
+    ActivationRow,
+    Cause,
+    EvictionRow,
+    EvictionState,
+    ReplicaRow,
+)
 from llmgw_controller.core.state import EvictionPolicy, Snapshot
 from llmgw_controller.core.waiting import is_missed, rotated, waiting
+
+#: For so long an operator's order counts as an ask: as long as what he activates.
+ORDER_KEEPS_S = 3600.0
 
 #: Evictions begun at one moment; further ones begin in the passes that follow at once.
 BEGUN_MOST = 2
@@ -36,12 +48,28 @@ def begin(draft: Draft, found: Rooms | None) -> None:
     missed = [one for one in waiting(snapshot, now) if is_missed(snapshot, one.row, one.model)]
     waits = rotated(missed, now, HOPELESS_MOST)
     for proposal in propose(snapshot, draft.verdicts, found, waits, now):
-        costs = prices(snapshot, now)
-        for victim in proposal.victims:
-            draft.change(PutEviction(_receipt(draft, proposal, victim, costs)))
-            let_go(draft, victim, because=f"evicted for {proposal.beneficiary.replica_id}", revocable=True)
+        _begin(draft, proposal)
         _keep_asked(draft, proposal.beneficiary)
         return
+
+
+def begin_ordered(draft: Draft, proposal: Proposal) -> None:
+    """As an operator said, whatever the policy. Who asked for the beneficiary may be gone; the operator has
+    asked anew, and for as long as an activation of his stays open."""
+    _begin(draft, proposal, ORDERED)
+    waits = proposal.beneficiary
+    if waits.cause is Cause.ACTIVATION:
+        known = draft.stored.activations.get(waits.model)
+        row = known or ActivationRow(waits.model, draft.now, draft.now)
+        draft.change(PutActivation(replace(row, kept_until=draft.now + ORDER_KEEPS_S)))
+
+
+def _begin(draft: Draft, proposal: Proposal, *said: str) -> None:
+    costs = prices(draft.snapshot, draft.now)
+    for victim in proposal.victims:
+        receipt = _receipt(draft, proposal, victim, costs)
+        draft.change(PutEviction(replace(receipt, evidence=(*said, *receipt.evidence))))
+        let_go(draft, victim, because=f"evicted for {proposal.beneficiary.replica_id}", revocable=True)
 
 
 def _keep_asked(draft: Draft, beneficiary: ReplicaRow) -> None:

@@ -1,7 +1,7 @@
 """Fixes that let idle replicas go: drained, or their model stopped where configuration would start another.
 
-Cheapest first, by what it costs to bring back what leaves, as the evictor prices it. A drained replica whose
-successor is placed first makes no room, and is not told.
+Cheapest first, by what it costs to bring back what leaves, as the evictor prices it. For a replica that waits
+in the rows the room is handed over to it alone; else one whose successor is placed first makes no room.
 """
 
 from collections.abc import Iterator
@@ -10,12 +10,13 @@ from dataclasses import replace
 from llmgw_controller.core.activity import Idle, Verdicts
 from llmgw_controller.core.catalog import Profile
 from llmgw_controller.core.claims import Rooms
+from llmgw_controller.core.earmarks import owed, places_after
 from llmgw_controller.core.explain import Explanation, Fit
 from llmgw_controller.core.fix import Fix, ready_in
 from llmgw_controller.core.proposals import usual_free_s
 from llmgw_controller.core.question import Question, ask, drained, stopped
 from llmgw_controller.core.regret import Prices, prices
-from llmgw_controller.core.rows import Cause
+from llmgw_controller.core.rows import Cause, Phase
 from llmgw_controller.core.state import EvictionPolicy, Snapshot
 from llmgw_controller.core.victims import Candidate, choose
 from llmgw_controller.core.words import lasting
@@ -35,13 +36,41 @@ def evictions(
     for leaving in sets(asked, profile, told, found, verdicts, costs)[:SETS_TRIED]:
         answer = ask(drained(asked, frozenset(leaving), now), now)
         if answer is not None and answer.placed:
-            text = f"drain {', '.join(leaving)}{_by_itself(asked.snapshot, leaving, verdicts)}"
-            command = f"llmgwctl replica drain {' '.join(leaving)}"
-            yield priced(asked, profile, leaving, command, text, costs)
+            yield _drain(asked, profile, leaving, verdicts, costs, handed=_handed_over(asked, leaving, now))
         else:
             refused.append(leaving)
     for leaving in refused[:1]:
-        yield from _stops(asked, profile, leaving, verdicts, costs, now)
+        ways = list(_stops(asked, profile, leaving, verdicts, costs, now))
+        yield from ways
+        if not ways and _handed_over(asked, leaving, now):
+            yield _drain(asked, profile, leaving, verdicts, costs, handed=True)
+
+
+def _drain(
+    asked: Question,
+    profile: Profile,
+    leaving: tuple[ReplicaId, ...],
+    verdicts: Verdicts,
+    costs: Prices,
+    *,
+    handed: bool,
+) -> Fix:
+    text = f"drain {', '.join(leaving)}{_by_itself(asked.snapshot, leaving, verdicts)}"
+    command = f"llmgwctl replica drain {' '.join(leaving)}"
+    # Nobody else gets the room then, whatever his rank; and whoever is used meanwhile stays.
+    command += f" --for {asked.model.name}" if handed else ""
+    return priced(asked, profile, leaving, command, text, costs)
+
+
+def _handed_over(asked: Question, leaving: tuple[ReplicaId, ...], now: float) -> bool:
+    """It waits in the rows, and finds its place where these are gone, beside those whose room is made."""
+    row = asked.plain.stored.replicas.get(asked.replica_id)
+    if not asked.real or row is None or row.phase is not Phase.UNPLACEABLE:
+        return False
+    owing = owed(asked.plain.stored)
+    if row.replica_id in owing:
+        return False
+    return row.replica_id in places_after(asked.plain, {**owing, row.replica_id: frozenset(leaving)}, now)
 
 
 def sets(

@@ -108,7 +108,7 @@ def _void(draft: Draft, victims: Open) -> Void | None:
 def _unwanted(draft: Draft, receipt: EvictionRow) -> str | None:
     """Nobody needs the room any more."""
     snapshot = draft.snapshot
-    if snapshot.intervals.eviction is not EvictionPolicy.ON:
+    if snapshot.intervals.eviction is not EvictionPolicy.ON and not receipt.ordered:
         return f"eviction is {snapshot.intervals.eviction.value}"
     beneficiary = snapshot.stored.replicas.get(receipt.beneficiary_replica_id or ReplicaId(""))
     model = snapshot.catalog.models.get(receipt.beneficiary_model)

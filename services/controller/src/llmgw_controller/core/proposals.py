@@ -115,7 +115,7 @@ def propose(
         if choice is None or row.replica_id not in places_after(snapshot, wanted, now):
             hopeless.add(model.name)
             continue
-        yield _proposal(snapshot, verdicts, row, choice, costs, now)
+        yield proposal_of(snapshot, verdicts, row, choice, costs, now)
 
 
 def may_make_room(
@@ -250,7 +250,7 @@ def _candidate(row: ReplicaRow, model: Model, idle: Idle, costs: Prices) -> Cand
     )
 
 
-def _proposal(
+def proposal_of(
     snapshot: Snapshot, verdicts: Verdicts, row: ReplicaRow, choice: Choice, costs: Prices, now: float
 ) -> Proposal:
     victims = tuple(snapshot.stored.replicas[name] for name in choice.leaving)

@@ -246,6 +246,10 @@ class EvictionState(Enum):
     FAILED = "failed"
 
 
+#: First line of the evidence where an operator ordered it.
+ORDERED = "ordered by an operator"
+
+
 @dataclass(frozen=True)
 class EvictionRow:
     """A receipt: who left, for whom, on what evidence, and what it cost."""
@@ -275,6 +279,11 @@ class EvictionRow:
     def endpoint_id(self) -> str:
         """Of the engine that is to leave."""
         return self.eviction_id.partition("#")[0]
+
+    @property
+    def ordered(self) -> bool:
+        """An operator's word, whatever the policy."""
+        return ORDERED in self.evidence
 
 
 @dataclass(frozen=True)

@@ -150,7 +150,8 @@ def _suggestions(page: Page, status: pb.GetStatusResponse) -> None:
         ]
         told = "; ".join([one.text, *(text for text in price if text)])
         wrapped(page, [(f"  {one.beneficiary_model}  ", "")], told)
-        page.line("    ", (f"llmgwctl replica drain {' '.join(one.victim_replica_ids)}", "dim"))
+        victims = " ".join(one.victim_replica_ids)
+        page.line("    ", (f"llmgwctl replica drain {victims} --for {one.beneficiary_model}", "dim"))
 
 
 def _since(page: Page, status: pb.GetStatusResponse) -> None:

@@ -62,7 +62,7 @@ def _sentence(answer: pb.WhyResponse) -> str:
 def _evictions(profile: pb.WhyProfile) -> int:
     """Replicas that the cheapest fix drains; 0: it drains none."""
     _, drained, names = profile.cheapest.command.partition(" replica drain ")
-    return len(names.split()) if drained else 0
+    return len(names.partition(" --for ")[0].split()) if drained else 0
 
 
 def _asked(answer: pb.WhyResponse) -> str:
