@@ -15,6 +15,7 @@ import click
 from llmgw_kit import lifecycle, logs
 from llmgw_kit.errors import LlmgwError
 from llmgw_kit.settings import effective, load
+from llmgw_router.commands_drill import drill_command, drill_engine_command
 from llmgw_router.core.keys import RANDOM_BYTES, digest_of, key_of
 from llmgw_router.settings import RouterSettings, check, with_flag_endpoints
 from llmgw_router.settings_keys import DIGEST_PREFIX, file_warning
@@ -138,6 +139,10 @@ def new() -> None:
     click.echo(f"digest  {DIGEST_PREFIX}{digest}")
     click.echo("next: give the key to its user, and write the digest into the file that --config names:")
     click.echo(f"  keys:\n    - id: key-{digest[:8]}\n      digest: {DIGEST_PREFIX}{digest}")
+
+
+cli.add_command(drill_command)
+cli.add_command(drill_engine_command)
 
 
 def _fail(e: LlmgwError) -> None:
