@@ -5,6 +5,7 @@ import base64
 import ssl
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import msgspec
 
@@ -41,6 +42,15 @@ class Answer:
     def get(self, name: bytes) -> bytes | None:
         found = self.all(name)
         return found[0] if found else None
+
+    def json(self) -> Any:
+        """The body of a 200. Raises Broken."""
+        if self.status != 200:
+            raise Broken(f"answered {self.status}: {self.body[:160]!r}")
+        try:
+            return msgspec.json.decode(self.body)
+        except msgspec.DecodeError:
+            raise Broken(f"answered what is no JSON: {self.body[:160]!r}") from None
 
     def error(self) -> dict[str, object]:
         """The error object in OpenAI's shape. Raises Broken when it is none."""
@@ -203,9 +213,10 @@ class Router:
     ) -> "Echo":
         """What the engine saw of a request whose body asks for it. Raises Broken."""
         answer = await self.ask(body, path=path, more=more)
-        if answer.status != 200:
-            raise Broken(f"answered {answer.status}: {answer.body[:160]!r}")
-        return msgspec.json.decode(answer.body, type=Echo)
+        try:
+            return msgspec.convert(answer.json(), Echo)
+        except msgspec.ValidationError:
+            raise Broken(f"the engine answered, and this came: {answer.body[:160]!r}") from None
 
 
 class Echo(msgspec.Struct):
