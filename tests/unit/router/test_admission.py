@@ -130,7 +130,8 @@ def test_a_steady_pace_is_told_to_a_fifth(rate: float, lasts_s: float) -> None:
     told = pace.per_s(max(0, count - 1) / rate)
     if count > 10:
         assert told is not None
-        assert abs(told - rate) <= rate / 5
+        # And one of those in its window more or less.
+        assert abs(told - rate) <= rate / 5 + 1 / 10
 
 
 def test_a_wait_is_those_ahead_by_the_pace() -> None:

@@ -32,6 +32,9 @@ T = TypeVar("T")
 class Order(Protocol[T]):
     """A discipline: O(log n) or less an operation, and a place is given up at once."""
 
+    #: Who has waited so long is not passed over for ever.
+    age_bound_s: float
+
     def __len__(self) -> int: ...
 
     def push(self, one: T, ticket: Ticket) -> None: ...
@@ -66,7 +69,7 @@ class Line(Generic[T]):
     """
 
     def __init__(self, *, age_bound_s: float) -> None:
-        self._age_bound_s = age_bound_s
+        self.age_bound_s = age_bound_s
         #: By priority, largest first; within one in order of arrival. An OrderedDict, since the first key of
         #: a plain one that loses at its front is found in linear time.
         self._classes: dict[int, OrderedDict[T, Ticket]] = {}
@@ -125,7 +128,7 @@ class Line(Generic[T]):
     def _aged(self, now: float) -> T | None:
         """The oldest of those past the bound."""
         oldest: T | None = None
-        oldest_at = now - self._age_bound_s
+        oldest_at = now - self.age_bound_s
         for waiting in self._classes.values():
             one, ticket = next(iter(waiting.items()))
             if ticket.at <= oldest_at:

@@ -145,7 +145,8 @@ class StartPhase(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     """How far the start of `model` is, for what is said to who waits for it."""
 
     model: str
-    phase: str
+    #: None: no start is under way any more that anybody waits for.
+    phase: str | None
     progress: float | None = None
     #: Until ready; None: unknown.
     eta_s: float | None = None

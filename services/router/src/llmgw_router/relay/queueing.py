@@ -92,6 +92,7 @@ class Queueing:
             or rules.model_in_flight
         )
         for name, queue in self._models.items():
+            queue.line.age_bound_s = rules.age_bound_s
             queue.gate.limit = rules.model_in_flight.get(name, rules.max_in_flight_per_model)
         self._look_soon()
 
@@ -177,16 +178,24 @@ class Queueing:
         start = int(hub.chance() * count)
         found: EngineEndpoint | None = None
         least = 0
+        spare: EngineEndpoint | None = None
+        all_avoided = True
         for offset in range(min(count, _SCAN)):
             one = endpoints[(start + offset) % count]
-            if one.avoid_until > hub.now or not self._has_room(one):
-                continue
             if pools is not None and one.row.pool not in pools:
+                continue
+            avoided = one.avoid_until > hub.now
+            all_avoided = all_avoided and avoided
+            if not self._has_room(one):
+                continue
+            if avoided:
+                spare = one
                 continue
             load = one.outstanding() + 1
             if found is None or load * found.weight < least * one.weight:
                 found, least = one, load
-        return found
+        # Where nobody is usable all are used: that may work, and waiting surely does not.
+        return spare if all_avoided else found
 
     # --- waiting
 

@@ -164,15 +164,19 @@ class WaitingRoom:
     # --- what is told of it
 
     def phase(self, message: StartPhase) -> None:
-        """How far a start is, for what is said to who waits."""
-        self._phases[message.model] = (message, self._hub.now)
+        """How far a start is, for what is said to who waits. The supervisor knows when it is over: others
+        may wait for it in another worker."""
+        if message.phase is None:
+            self._phases.pop(message.model, None)
+        else:
+            self._phases[message.model] = (message, self._hub.now)
 
     def word(self, model: ModelRow) -> str:
         """Where its start is, as far as anybody has said: "loading, ready in about 40 s"."""
         found = self._phases.get(model.name)
         eta_s = self._eta_s(model)
         ready = "" if eta_s is None else f", ready in about {eta_s:.0f} s"
-        return (found[0].phase if found is not None else "loading") + ready
+        return (found[0].phase if found is not None and found[0].phase else "loading") + ready
 
     def _eta_s(self, model: ModelRow) -> float | None:
         """Until ready: by the newest word on this start, else by those before; None: not known."""
@@ -208,7 +212,5 @@ class WaitingRoom:
 
     def _forget(self, name: str) -> None:
         del self._held[name]
-        # The next start has a story of its own.
-        self._phases.pop(name, None)
         if self._told.pop(name, None) is not None:
             self._hub.tell(Unwant(model=name))

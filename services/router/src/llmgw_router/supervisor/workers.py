@@ -430,7 +430,9 @@ class WorkerPool:
         now = self._tally.wanted()
         for model in sorted(before.keys() | now.keys()):
             if model not in now:
-                self._phases.pop(model, None)
+                if self._phases.pop(model, None) is not None:
+                    # The next start has a story of its own.
+                    self._to_all([ipc.StartPhase(model=model, phase=None)])
                 self._events.unwant(model)
             elif now[model] != before.get(model):
                 self._events.want(model, now[model])
