@@ -9,7 +9,8 @@ from typing import Literal, Protocol
 from llmgw_controller.core.activity import Activity
 from llmgw_controller.core.benchmarks import BenchmarkRun
 from llmgw_controller.core.catalog import Model
-from llmgw_controller.core.plan import Change, Severity
+from llmgw_controller.core.keys import ApiKey, UsageSum
+from llmgw_controller.core.plan import Change, PutEvent, Severity
 from llmgw_controller.core.rows import EvictionRow, Stored
 from llmgw_controller.core.state import ControllerSeen
 from llmgw_kit.errors import Conflict
@@ -137,8 +138,37 @@ class History(Protocol):
         ...
 
 
+class ApiKeys(Protocol):
+    """Keys, which routers read from where they are kept, and what routers say that they have used."""
+
+    async def put(self, term: LeaseTerm, key: ApiKey, event: PutEvent) -> None:
+        """Keep a new one, with its event. Raises Fenced and Unavailable."""
+        ...
+
+    async def revoke(self, term: LeaseTerm, key_id: str, at: float, event: PutEvent) -> None:
+        """For good, with its event. Raises Fenced and Unavailable."""
+        ...
+
+    async def newest(self, limit: int, *, also_gone: bool) -> list[ApiKey]:
+        """Newest first; `also_gone`: revoked and expired ones too. Raises Unavailable."""
+        ...
+
+    async def find(self, text: str, limit: int) -> list[ApiKey]:
+        """Those whose id is this or begins with it, or whose prefix it is. Raises Unavailable."""
+        ...
+
+    async def usage(self, by: str, since: float, limit: int) -> list[UsageSum]:
+        """Sums by "key", "model", "tenant" or "router", the most first. Raises Unavailable."""
+        ...
+
+
 class Store(Protocol):
     """The truth. Every write carries the term and fails as a whole."""
+
+    @property
+    def keys(self) -> ApiKeys | None:
+        """None: routers could not read them."""
+        ...
 
     @property
     def history(self) -> History: ...

@@ -7,6 +7,7 @@ from llmgw_controller.operator.demand import Demand
 from llmgw_controller.operator.desk import Context
 from llmgw_controller.operator.doctor import Doctor
 from llmgw_controller.operator.events import Events
+from llmgw_controller.operator.keys import Keys
 from llmgw_controller.operator.logs import Logs
 from llmgw_controller.operator.models import Models
 from llmgw_controller.operator.nodes import Nodes
@@ -30,6 +31,7 @@ class OperatorServicer(
     WeightsCalls,
     Logs,
     Benchmarks,
+    Keys,
     operator_pb2_grpc.OperatorServiceServicer,
 ):
     """Leader-only, but for GetLeader."""

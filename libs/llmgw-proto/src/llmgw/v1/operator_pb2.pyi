@@ -185,6 +185,27 @@ WHY_VERDICT_FITS_AFTER_EVICTION: WhyVerdict.ValueType  # 2
 WHY_VERDICT_NEVER_FITS: WhyVerdict.ValueType  # 3
 Global___WhyVerdict: _TypeAlias = WhyVerdict  # noqa: Y015
 
+class _UsageBy:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _UsageByEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_UsageBy.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    USAGE_BY_UNSPECIFIED: _UsageBy.ValueType  # 0
+    USAGE_BY_KEY: _UsageBy.ValueType  # 1
+    USAGE_BY_MODEL: _UsageBy.ValueType  # 2
+    USAGE_BY_TENANT: _UsageBy.ValueType  # 3
+    USAGE_BY_ROUTER: _UsageBy.ValueType  # 4
+
+class UsageBy(_UsageBy, metaclass=_UsageByEnumTypeWrapper): ...
+
+USAGE_BY_UNSPECIFIED: UsageBy.ValueType  # 0
+USAGE_BY_KEY: UsageBy.ValueType  # 1
+USAGE_BY_MODEL: UsageBy.ValueType  # 2
+USAGE_BY_TENANT: UsageBy.ValueType  # 3
+USAGE_BY_ROUTER: UsageBy.ValueType  # 4
+Global___UsageBy: _TypeAlias = UsageBy  # noqa: Y015
+
 @_typing.final
 class GetLeaderRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
@@ -2764,6 +2785,339 @@ class RouterRow(_message.Message):
     def WhichOneof(self, oneof_group: _WhichOneofArgType__report_age_s) -> _WhichOneofReturnType__report_age_s | None: ...
 
 Global___RouterRow: _TypeAlias = RouterRow  # noqa: Y015
+
+@_typing.final
+class ApiKeyRow(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    KEY_ID_FIELD_NUMBER: _builtins.int
+    PREFIX_FIELD_NUMBER: _builtins.int
+    NAME_FIELD_NUMBER: _builtins.int
+    TENANT_FIELD_NUMBER: _builtins.int
+    MODELS_FIELD_NUMBER: _builtins.int
+    PROFILES_FIELD_NUMBER: _builtins.int
+    EXPLAIN_FIELD_NUMBER: _builtins.int
+    CREATED_UNIX_S_FIELD_NUMBER: _builtins.int
+    EXPIRES_UNIX_S_FIELD_NUMBER: _builtins.int
+    REVOKED_UNIX_S_FIELD_NUMBER: _builtins.int
+    STATE_FIELD_NUMBER: _builtins.int
+    key_id: _builtins.str
+    prefix: _builtins.str
+    """Its first characters, to tell it by; the rest nobody knows."""
+    name: _builtins.str
+    tenant: _builtins.str
+    """Path in the tree of tenants; absent: nobody's in particular."""
+    explain: _builtins.bool
+    """May see why a request went where it went."""
+    created_unix_s: _builtins.float
+    expires_unix_s: _builtins.float
+    """Absent: never."""
+    revoked_unix_s: _builtins.float
+    state: _builtins.str
+    """"good", "expired", "revoked"."""
+    @_builtins.property
+    def models(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Empty: all."""
+
+    @_builtins.property
+    def profiles(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Empty: all; else the first is the key's own default."""
+
+    def __init__(
+        self,
+        *,
+        key_id: _builtins.str = ...,
+        prefix: _builtins.str = ...,
+        name: _builtins.str = ...,
+        tenant: _builtins.str | None = ...,
+        models: _abc.Iterable[_builtins.str] | None = ...,
+        profiles: _abc.Iterable[_builtins.str] | None = ...,
+        explain: _builtins.bool = ...,
+        created_unix_s: _builtins.float = ...,
+        expires_unix_s: _builtins.float | None = ...,
+        revoked_unix_s: _builtins.float | None = ...,
+        state: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_expires_unix_s", b"_expires_unix_s", "_revoked_unix_s", b"_revoked_unix_s", "_tenant", b"_tenant", "expires_unix_s", b"expires_unix_s", "revoked_unix_s", b"revoked_unix_s", "tenant", b"tenant"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_expires_unix_s", b"_expires_unix_s", "_revoked_unix_s", b"_revoked_unix_s", "_tenant", b"_tenant", "created_unix_s", b"created_unix_s", "expires_unix_s", b"expires_unix_s", "explain", b"explain", "key_id", b"key_id", "models", b"models", "name", b"name", "prefix", b"prefix", "profiles", b"profiles", "revoked_unix_s", b"revoked_unix_s", "state", b"state", "tenant", b"tenant"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__expires_unix_s: _TypeAlias = _typing.Literal["expires_unix_s"]  # noqa: Y015
+    _WhichOneofArgType__expires_unix_s: _TypeAlias = _typing.Literal["_expires_unix_s", b"_expires_unix_s"]  # noqa: Y015
+    _WhichOneofReturnType__revoked_unix_s: _TypeAlias = _typing.Literal["revoked_unix_s"]  # noqa: Y015
+    _WhichOneofArgType__revoked_unix_s: _TypeAlias = _typing.Literal["_revoked_unix_s", b"_revoked_unix_s"]  # noqa: Y015
+    _WhichOneofReturnType__tenant: _TypeAlias = _typing.Literal["tenant"]  # noqa: Y015
+    _WhichOneofArgType__tenant: _TypeAlias = _typing.Literal["_tenant", b"_tenant"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__expires_unix_s) -> _WhichOneofReturnType__expires_unix_s | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__revoked_unix_s) -> _WhichOneofReturnType__revoked_unix_s | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__tenant) -> _WhichOneofReturnType__tenant | None: ...
+
+Global___ApiKeyRow: _TypeAlias = ApiKeyRow  # noqa: Y015
+
+@_typing.final
+class CreateKeyRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NAME_FIELD_NUMBER: _builtins.int
+    TENANT_FIELD_NUMBER: _builtins.int
+    MODELS_FIELD_NUMBER: _builtins.int
+    PROFILES_FIELD_NUMBER: _builtins.int
+    EXPLAIN_FIELD_NUMBER: _builtins.int
+    EXPIRES_UNIX_S_FIELD_NUMBER: _builtins.int
+    DRY_RUN_FIELD_NUMBER: _builtins.int
+    name: _builtins.str
+    tenant: _builtins.str
+    explain: _builtins.bool
+    expires_unix_s: _builtins.float
+    dry_run: _builtins.bool
+    @_builtins.property
+    def models(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
+    @_builtins.property
+    def profiles(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
+    def __init__(
+        self,
+        *,
+        name: _builtins.str = ...,
+        tenant: _builtins.str | None = ...,
+        models: _abc.Iterable[_builtins.str] | None = ...,
+        profiles: _abc.Iterable[_builtins.str] | None = ...,
+        explain: _builtins.bool = ...,
+        expires_unix_s: _builtins.float | None = ...,
+        dry_run: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_expires_unix_s", b"_expires_unix_s", "_tenant", b"_tenant", "expires_unix_s", b"expires_unix_s", "tenant", b"tenant"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_expires_unix_s", b"_expires_unix_s", "_tenant", b"_tenant", "dry_run", b"dry_run", "expires_unix_s", b"expires_unix_s", "explain", b"explain", "models", b"models", "name", b"name", "profiles", b"profiles", "tenant", b"tenant"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__expires_unix_s: _TypeAlias = _typing.Literal["expires_unix_s"]  # noqa: Y015
+    _WhichOneofArgType__expires_unix_s: _TypeAlias = _typing.Literal["_expires_unix_s", b"_expires_unix_s"]  # noqa: Y015
+    _WhichOneofReturnType__tenant: _TypeAlias = _typing.Literal["tenant"]  # noqa: Y015
+    _WhichOneofArgType__tenant: _TypeAlias = _typing.Literal["_tenant", b"_tenant"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__expires_unix_s) -> _WhichOneofReturnType__expires_unix_s | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__tenant) -> _WhichOneofReturnType__tenant | None: ...
+
+Global___CreateKeyRequest: _TypeAlias = CreateKeyRequest  # noqa: Y015
+
+@_typing.final
+class CreateKeyResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    KEY_FIELD_NUMBER: _builtins.int
+    SECRET_FIELD_NUMBER: _builtins.int
+    WARNINGS_FIELD_NUMBER: _builtins.int
+    secret: _builtins.str
+    """Absent in a dry run."""
+    @_builtins.property
+    def key(self) -> Global___ApiKeyRow: ...
+    @_builtins.property
+    def warnings(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
+    def __init__(
+        self,
+        *,
+        key: Global___ApiKeyRow | None = ...,
+        secret: _builtins.str | None = ...,
+        warnings: _abc.Iterable[_builtins.str] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_secret", b"_secret", "key", b"key", "secret", b"secret"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_secret", b"_secret", "key", b"key", "secret", b"secret", "warnings", b"warnings"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__secret: _TypeAlias = _typing.Literal["secret"]  # noqa: Y015
+    _WhichOneofArgType__secret: _TypeAlias = _typing.Literal["_secret", b"_secret"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__secret) -> _WhichOneofReturnType__secret | None: ...
+
+Global___CreateKeyResponse: _TypeAlias = CreateKeyResponse  # noqa: Y015
+
+@_typing.final
+class ListKeysRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ALL_FIELD_NUMBER: _builtins.int
+    all: _builtins.bool
+    """Also those that are revoked or expired."""
+    def __init__(
+        self,
+        *,
+        all: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["all", b"all"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListKeysRequest: _TypeAlias = ListKeysRequest  # noqa: Y015
+
+@_typing.final
+class ListKeysResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    INFO_FIELD_NUMBER: _builtins.int
+    KEYS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def info(self) -> Global___ViewInfo: ...
+    @_builtins.property
+    def keys(self) -> _containers.RepeatedCompositeFieldContainer[Global___ApiKeyRow]: ...
+    def __init__(
+        self,
+        *,
+        info: Global___ViewInfo | None = ...,
+        keys: _abc.Iterable[Global___ApiKeyRow] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["info", b"info"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["info", b"info", "keys", b"keys"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListKeysResponse: _TypeAlias = ListKeysResponse  # noqa: Y015
+
+@_typing.final
+class RevokeKeyRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    KEY_ID_FIELD_NUMBER: _builtins.int
+    DRY_RUN_FIELD_NUMBER: _builtins.int
+    key_id: _builtins.str
+    """Its id, the beginning of that, or its prefix."""
+    dry_run: _builtins.bool
+    def __init__(
+        self,
+        *,
+        key_id: _builtins.str = ...,
+        dry_run: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["dry_run", b"dry_run", "key_id", b"key_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___RevokeKeyRequest: _TypeAlias = RevokeKeyRequest  # noqa: Y015
+
+@_typing.final
+class RevokeKeyResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    KEY_FIELD_NUMBER: _builtins.int
+    TEXT_FIELD_NUMBER: _builtins.int
+    text: _builtins.str
+    @_builtins.property
+    def key(self) -> Global___ApiKeyRow:
+        """As it was before."""
+
+    def __init__(
+        self,
+        *,
+        key: Global___ApiKeyRow | None = ...,
+        text: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["key", b"key"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "text", b"text"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___RevokeKeyResponse: _TypeAlias = RevokeKeyResponse  # noqa: Y015
+
+@_typing.final
+class GetUsageRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    BY_FIELD_NUMBER: _builtins.int
+    SINCE_UNIX_S_FIELD_NUMBER: _builtins.int
+    by: Global___UsageBy.ValueType
+    since_unix_s: _builtins.float
+    def __init__(
+        self,
+        *,
+        by: Global___UsageBy.ValueType = ...,
+        since_unix_s: _builtins.float | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_since_unix_s", b"_since_unix_s", "since_unix_s", b"since_unix_s"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_since_unix_s", b"_since_unix_s", "by", b"by", "since_unix_s", b"since_unix_s"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__since_unix_s: _TypeAlias = _typing.Literal["since_unix_s"]  # noqa: Y015
+    _WhichOneofArgType__since_unix_s: _TypeAlias = _typing.Literal["_since_unix_s", b"_since_unix_s"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__since_unix_s) -> _WhichOneofReturnType__since_unix_s | None: ...
+
+Global___GetUsageRequest: _TypeAlias = GetUsageRequest  # noqa: Y015
+
+@_typing.final
+class UsageSum(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NAME_FIELD_NUMBER: _builtins.int
+    REQUESTS_FIELD_NUMBER: _builtins.int
+    INTERRUPTED_FIELD_NUMBER: _builtins.int
+    UNKNOWN_FIELD_NUMBER: _builtins.int
+    PROMPT_TOKENS_FIELD_NUMBER: _builtins.int
+    CACHED_TOKENS_FIELD_NUMBER: _builtins.int
+    OUTPUT_TOKENS_FIELD_NUMBER: _builtins.int
+    ESTIMATED_TOKENS_FIELD_NUMBER: _builtins.int
+    name: _builtins.str
+    """Absent: requests without one."""
+    requests: _builtins.int
+    interrupted: _builtins.int
+    """Of these."""
+    unknown: _builtins.int
+    prompt_tokens: _builtins.int
+    """Tokens are of those requests of which they are known."""
+    cached_tokens: _builtins.int
+    output_tokens: _builtins.int
+    estimated_tokens: _builtins.int
+    """Of the tokens, those that were counted or guessed and not told by an engine."""
+    def __init__(
+        self,
+        *,
+        name: _builtins.str | None = ...,
+        requests: _builtins.int = ...,
+        interrupted: _builtins.int = ...,
+        unknown: _builtins.int = ...,
+        prompt_tokens: _builtins.int = ...,
+        cached_tokens: _builtins.int = ...,
+        output_tokens: _builtins.int = ...,
+        estimated_tokens: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_name", b"_name", "name", b"name"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_name", b"_name", "cached_tokens", b"cached_tokens", "estimated_tokens", b"estimated_tokens", "interrupted", b"interrupted", "name", b"name", "output_tokens", b"output_tokens", "prompt_tokens", b"prompt_tokens", "requests", b"requests", "unknown", b"unknown"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__name: _TypeAlias = _typing.Literal["name"]  # noqa: Y015
+    _WhichOneofArgType__name: _TypeAlias = _typing.Literal["_name", b"_name"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__name) -> _WhichOneofReturnType__name | None: ...
+
+Global___UsageSum: _TypeAlias = UsageSum  # noqa: Y015
+
+@_typing.final
+class GetUsageResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    INFO_FIELD_NUMBER: _builtins.int
+    SUMS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def info(self) -> Global___ViewInfo: ...
+    @_builtins.property
+    def sums(self) -> _containers.RepeatedCompositeFieldContainer[Global___UsageSum]: ...
+    def __init__(
+        self,
+        *,
+        info: Global___ViewInfo | None = ...,
+        sums: _abc.Iterable[Global___UsageSum] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["info", b"info"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["info", b"info", "sums", b"sums"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___GetUsageResponse: _TypeAlias = GetUsageResponse  # noqa: Y015
 
 @_typing.final
 class ForgetRouterRequest(_message.Message):

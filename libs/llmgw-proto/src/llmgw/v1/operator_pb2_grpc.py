@@ -204,6 +204,26 @@ class OperatorServiceStub:
                 request_serializer=llmgw_dot_v1_dot_operator__pb2.DemandRequest.SerializeToString,
                 response_deserializer=llmgw_dot_v1_dot_operator__pb2.DemandResponse.FromString,
                 _registered_method=True)
+        self.CreateKey = channel.unary_unary(
+                '/llmgw.v1.OperatorService/CreateKey',
+                request_serializer=llmgw_dot_v1_dot_operator__pb2.CreateKeyRequest.SerializeToString,
+                response_deserializer=llmgw_dot_v1_dot_operator__pb2.CreateKeyResponse.FromString,
+                _registered_method=True)
+        self.ListKeys = channel.unary_unary(
+                '/llmgw.v1.OperatorService/ListKeys',
+                request_serializer=llmgw_dot_v1_dot_operator__pb2.ListKeysRequest.SerializeToString,
+                response_deserializer=llmgw_dot_v1_dot_operator__pb2.ListKeysResponse.FromString,
+                _registered_method=True)
+        self.RevokeKey = channel.unary_unary(
+                '/llmgw.v1.OperatorService/RevokeKey',
+                request_serializer=llmgw_dot_v1_dot_operator__pb2.RevokeKeyRequest.SerializeToString,
+                response_deserializer=llmgw_dot_v1_dot_operator__pb2.RevokeKeyResponse.FromString,
+                _registered_method=True)
+        self.GetUsage = channel.unary_unary(
+                '/llmgw.v1.OperatorService/GetUsage',
+                request_serializer=llmgw_dot_v1_dot_operator__pb2.GetUsageRequest.SerializeToString,
+                response_deserializer=llmgw_dot_v1_dot_operator__pb2.GetUsageResponse.FromString,
+                _registered_method=True)
         self.GetLeader = channel.unary_unary(
                 '/llmgw.v1.OperatorService/GetLeader',
                 request_serializer=llmgw_dot_v1_dot_operator__pb2.GetLeaderRequest.SerializeToString,
@@ -434,6 +454,32 @@ class OperatorServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def CreateKey(self, request, context):
+        """API keys: a digest is kept, and the key itself is in this one answer only.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ListKeys(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def RevokeKey(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def GetUsage(self, request, context):
+        """What was used, as routers have recorded it.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def GetLeader(self, request, context):
         """Who leads; answered by every controller, leader or not.
         """
@@ -613,6 +659,26 @@ def add_OperatorServiceServicer_to_server(servicer, server):
                     servicer.Demand,
                     request_deserializer=llmgw_dot_v1_dot_operator__pb2.DemandRequest.FromString,
                     response_serializer=llmgw_dot_v1_dot_operator__pb2.DemandResponse.SerializeToString,
+            ),
+            'CreateKey': grpc.unary_unary_rpc_method_handler(
+                    servicer.CreateKey,
+                    request_deserializer=llmgw_dot_v1_dot_operator__pb2.CreateKeyRequest.FromString,
+                    response_serializer=llmgw_dot_v1_dot_operator__pb2.CreateKeyResponse.SerializeToString,
+            ),
+            'ListKeys': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListKeys,
+                    request_deserializer=llmgw_dot_v1_dot_operator__pb2.ListKeysRequest.FromString,
+                    response_serializer=llmgw_dot_v1_dot_operator__pb2.ListKeysResponse.SerializeToString,
+            ),
+            'RevokeKey': grpc.unary_unary_rpc_method_handler(
+                    servicer.RevokeKey,
+                    request_deserializer=llmgw_dot_v1_dot_operator__pb2.RevokeKeyRequest.FromString,
+                    response_serializer=llmgw_dot_v1_dot_operator__pb2.RevokeKeyResponse.SerializeToString,
+            ),
+            'GetUsage': grpc.unary_unary_rpc_method_handler(
+                    servicer.GetUsage,
+                    request_deserializer=llmgw_dot_v1_dot_operator__pb2.GetUsageRequest.FromString,
+                    response_serializer=llmgw_dot_v1_dot_operator__pb2.GetUsageResponse.SerializeToString,
             ),
             'GetLeader': grpc.unary_unary_rpc_method_handler(
                     servicer.GetLeader,
@@ -1538,6 +1604,114 @@ class OperatorService:
             '/llmgw.v1.OperatorService/Demand',
             llmgw_dot_v1_dot_operator__pb2.DemandRequest.SerializeToString,
             llmgw_dot_v1_dot_operator__pb2.DemandResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def CreateKey(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/llmgw.v1.OperatorService/CreateKey',
+            llmgw_dot_v1_dot_operator__pb2.CreateKeyRequest.SerializeToString,
+            llmgw_dot_v1_dot_operator__pb2.CreateKeyResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListKeys(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/llmgw.v1.OperatorService/ListKeys',
+            llmgw_dot_v1_dot_operator__pb2.ListKeysRequest.SerializeToString,
+            llmgw_dot_v1_dot_operator__pb2.ListKeysResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def RevokeKey(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/llmgw.v1.OperatorService/RevokeKey',
+            llmgw_dot_v1_dot_operator__pb2.RevokeKeyRequest.SerializeToString,
+            llmgw_dot_v1_dot_operator__pb2.RevokeKeyResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def GetUsage(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/llmgw.v1.OperatorService/GetUsage',
+            llmgw_dot_v1_dot_operator__pb2.GetUsageRequest.SerializeToString,
+            llmgw_dot_v1_dot_operator__pb2.GetUsageResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -83,6 +83,12 @@ class OperatorServiceStub:
     """Models that come with this release, ready to be applied."""
     Demand: _grpc.UnaryUnaryMultiCallable[_operator_pb2.DemandRequest, _operator_pb2.DemandResponse]
     """What was asked for that was not up: who got it, who did not."""
+    CreateKey: _grpc.UnaryUnaryMultiCallable[_operator_pb2.CreateKeyRequest, _operator_pb2.CreateKeyResponse]
+    """API keys: a digest is kept, and the key itself is in this one answer only."""
+    ListKeys: _grpc.UnaryUnaryMultiCallable[_operator_pb2.ListKeysRequest, _operator_pb2.ListKeysResponse]
+    RevokeKey: _grpc.UnaryUnaryMultiCallable[_operator_pb2.RevokeKeyRequest, _operator_pb2.RevokeKeyResponse]
+    GetUsage: _grpc.UnaryUnaryMultiCallable[_operator_pb2.GetUsageRequest, _operator_pb2.GetUsageResponse]
+    """What was used, as routers have recorded it."""
     GetLeader: _grpc.UnaryUnaryMultiCallable[_operator_pb2.GetLeaderRequest, _operator_pb2.GetLeaderResponse]
     """Who leads; answered by every controller, leader or not."""
 
@@ -139,6 +145,12 @@ class OperatorServiceAsyncStub(OperatorServiceStub):
     """Models that come with this release, ready to be applied."""
     Demand: _aio.UnaryUnaryMultiCallable[_operator_pb2.DemandRequest, _operator_pb2.DemandResponse]  # type: ignore[assignment]
     """What was asked for that was not up: who got it, who did not."""
+    CreateKey: _aio.UnaryUnaryMultiCallable[_operator_pb2.CreateKeyRequest, _operator_pb2.CreateKeyResponse]  # type: ignore[assignment]
+    """API keys: a digest is kept, and the key itself is in this one answer only."""
+    ListKeys: _aio.UnaryUnaryMultiCallable[_operator_pb2.ListKeysRequest, _operator_pb2.ListKeysResponse]  # type: ignore[assignment]
+    RevokeKey: _aio.UnaryUnaryMultiCallable[_operator_pb2.RevokeKeyRequest, _operator_pb2.RevokeKeyResponse]  # type: ignore[assignment]
+    GetUsage: _aio.UnaryUnaryMultiCallable[_operator_pb2.GetUsageRequest, _operator_pb2.GetUsageResponse]  # type: ignore[assignment]
+    """What was used, as routers have recorded it."""
     GetLeader: _aio.UnaryUnaryMultiCallable[_operator_pb2.GetLeaderRequest, _operator_pb2.GetLeaderResponse]  # type: ignore[assignment]
     """Who leads; answered by every controller, leader or not."""
 
@@ -396,6 +408,36 @@ class OperatorServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_operator_pb2.DemandResponse, _abc.Awaitable[_operator_pb2.DemandResponse]]:
         """What was asked for that was not up: who got it, who did not."""
+
+    @_abc_1.abstractmethod
+    def CreateKey(
+        self,
+        request: _operator_pb2.CreateKeyRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_operator_pb2.CreateKeyResponse, _abc.Awaitable[_operator_pb2.CreateKeyResponse]]:
+        """API keys: a digest is kept, and the key itself is in this one answer only."""
+
+    @_abc_1.abstractmethod
+    def ListKeys(
+        self,
+        request: _operator_pb2.ListKeysRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_operator_pb2.ListKeysResponse, _abc.Awaitable[_operator_pb2.ListKeysResponse]]: ...
+
+    @_abc_1.abstractmethod
+    def RevokeKey(
+        self,
+        request: _operator_pb2.RevokeKeyRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_operator_pb2.RevokeKeyResponse, _abc.Awaitable[_operator_pb2.RevokeKeyResponse]]: ...
+
+    @_abc_1.abstractmethod
+    def GetUsage(
+        self,
+        request: _operator_pb2.GetUsageRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_operator_pb2.GetUsageResponse, _abc.Awaitable[_operator_pb2.GetUsageResponse]]:
+        """What was used, as routers have recorded it."""
 
     @_abc_1.abstractmethod
     def GetLeader(

@@ -34,6 +34,11 @@ class MemoryStore:
         self._next_run = 1
 
     @property
+    def keys(self) -> None:
+        """As in the port: no router reads this memory."""
+        return
+
+    @property
     def history(self) -> MemoryHistory:
         """As in the port."""
         return self._history

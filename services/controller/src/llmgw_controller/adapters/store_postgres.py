@@ -13,6 +13,7 @@ import asyncpg
 
 from llmgw_controller.adapters import benchmarks_postgres, changes_postgres, rows_postgres
 from llmgw_controller.adapters.history_postgres import PostgresHistory
+from llmgw_controller.adapters.keys_postgres import PostgresApiKeys
 from llmgw_controller.adapters.lease_postgres import LEASE_NAME
 from llmgw_controller.adapters.postgres_errors import told
 from llmgw_controller.core.benchmarks import BenchmarkRun
@@ -76,6 +77,12 @@ class PostgresStore:
         self._postgres = postgres
         self._lease_name = lease_name
         self._history = PostgresHistory(postgres, self._writing)
+        self._keys = PostgresApiKeys(postgres, self._writing)
+
+    @property
+    def keys(self) -> PostgresApiKeys:
+        """As in the port."""
+        return self._keys
 
     @property
     def history(self) -> PostgresHistory:

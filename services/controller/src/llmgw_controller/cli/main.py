@@ -16,6 +16,7 @@ from llmgw_controller.cli import (
     completion,
     doctor,
     events,
+    keys,
     logs,
     model,
     node,
@@ -23,6 +24,7 @@ from llmgw_controller.cli import (
     room,
     router,
     show,
+    usage,
     weights,
 )
 from llmgw_controller.cli.client import NoController
@@ -107,6 +109,8 @@ for command in (
     replica.replica,
     node.node,
     router.router,
+    keys.key,
+    usage.usage,
 ):
     ctl.add_command(command)
 for measured in (weights.weights, bench.bench, capacity.capacity):
