@@ -58,6 +58,9 @@ soak: $(STAMP) ## The whole simulation: 2,000 seeds of the core and 30 of the re
 bench-fleet: $(STAMP) ## Measure the control plane: passes in the pure core, then 500 simulated agents over real gRPC
 	@.venv/bin/python -m tests.bench.fleet_core && .venv/bin/python -m tests.bench.fleet
 
+fuzz: $(STAMP) ## Search deeper for bytes that two parsers read differently; CASES=20000
+	@LLMGW_FUZZ_CASES=$(or $(CASES),20000) .venv/bin/pytest -n 2 tests/unit/router/test_fuzz_parsers.py
+
 bench: $(STAMP) ## Measure a relay worker beside nginx on this machine; needs nginx and wrk on PATH
 	@.venv/bin/python tests/bench/router_vs_nginx.py && .venv/bin/python tests/bench/streams_vs_nginx.py
 
