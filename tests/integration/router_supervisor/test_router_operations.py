@@ -86,7 +86,7 @@ class Load:
 async def test_reloads_under_load_lose_nothing_and_keep_what_they_do_not_touch(
     cage: Cage, tmp_path: Path
 ) -> None:
-    """HO12: unchanged settings again, one endpoint more, a bad file, one endpoint less, while requests run."""
+    """HO12: unchanged settings, one endpoint more, a bad file, one endpoint less, while requests run."""
     config = tmp_path / "router.yaml"
     async with (
         engine(cage, tmp_path, "m") as a,
@@ -213,7 +213,14 @@ async def test_what_runs_and_what_became_of_it_can_be_asked(cage: Cage, tmp_path
     config = tmp_path / "router.yaml"
     lines = tmp_path / "access.jsonl"
     async with engine(cage, tmp_path, "m", flags=SLOW) as url:
-        write(config, endpoints=[f"a={url}=m"], access_log=True, access_log_file=str(lines))
+        choosing = {"keep_decisions": 100}
+        write(
+            config,
+            endpoints=[f"a={url}=m"],
+            access_log=True,
+            access_log_file=str(lines),
+            choosing=choosing,
+        )
         async with (
             running(cage, tmp_path, "--config", str(config)) as router,
             aiohttp.ClientSession() as session,
@@ -228,7 +235,7 @@ async def test_what_runs_and_what_became_of_it_can_be_asked(cage: Cage, tmp_path
                 [one] = [row for row in now["requests"] if row["request_id"] == "mine-7"]
                 assert (one["model"], one["endpoint_id"], one["phase"]) == ("m", "a", "relaying")
                 assert one["age_s"] > 0
-                assert (await get(f"{router.admin_url}/admin/explain/mine-7")).status == 404
+                assert (await get(f"{router.admin_url}/admin/explain/nobody-7")).status == 404
                 stream.close()
             await until(lambda: lines.exists() and "mine-7" in lines.read_text(), "line of the access log")
             [record] = [json.loads(one) for one in lines.read_text().splitlines() if "mine-7" in one]
@@ -237,8 +244,9 @@ async def test_what_runs_and_what_became_of_it_can_be_asked(cage: Cage, tmp_path
             assert record["profile"] == "interactive"
             assert record["connect_ms"] > 0
             assert "s3cret" not in lines.read_text()
-            [told] = (await get(f"{router.admin_url}/admin/explain/mine-7")).json
-            assert told["request_id"] == "mine-7"
+            told = (await get(f"{router.admin_url}/admin/explain/mine-7")).json
+            assert [one["status"] for one in told["requests"]] == [499]
+            assert [one["endpoint_id"] for one in told["choices"]] == ["a"]
             # It was left in mid-answer, and its engine was stopped.
             await metric_at_least(router.admin_url, 'llmgw_router_aborts_total{phase="answer"}', 1)
             await metric_at_least(router.admin_url, "llmgw_router_engine_aborts_total", 1)

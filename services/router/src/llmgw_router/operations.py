@@ -103,18 +103,24 @@ class Operations:
     async def running(self) -> RunningNow:
         return await self.router.pool.running()
 
-    def explain(self, request_id: str) -> list[dict[str, Any]]:
+    def explain(self, request_id: str) -> dict[str, Any]:
         """What is still known of finished requests with this id, the newest first. Raises NotFound."""
-        found = [fields_of(one) for one in reversed(self.router.recent) if one.request_id == request_id]
-        if not found:
+        records = [fields_of(one) for one in reversed(self.router.recent) if one.request_id == request_id]
+        decisions = [
+            msgspec.structs.asdict(one)
+            for one in self.router.pool.choices.decisions
+            if one.request_id == request_id
+        ]
+        if not records and not decisions:
             raise NotFound(
                 f"nothing is kept of request {request_id!r}",
                 next_steps=[
-                    "the newest few thousand are, where access_log is on or the request was traced",
+                    "finished ones are, the newest few thousand, where access_log is on or they were traced",
+                    "choices are, where choosing.keep_decisions says how many",
                     "what runs now: GET /admin/requests",
                 ],
             )
-        return found
+        return {"request_id": request_id, "requests": records, "choices": decisions}
 
     def config(self) -> dict[str, Any]:
         """The settings in force, masked, and what became of the last attempt to change them."""

@@ -106,6 +106,9 @@ def needs_restart(before: RouterSettings, after: RouterSettings) -> tuple[str, .
     if before.guarded != after.guarded and "keys" in changed(before, after):
         # Whether a key is asked for at all decides where the client port listens.
         names.append("keys")
+    if before.records_usage != after.records_usage:
+        # Where usage goes is opened at the start.
+        names.append("usage")
     return tuple(names)
 
 

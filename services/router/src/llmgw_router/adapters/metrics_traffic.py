@@ -7,7 +7,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Summa
 from llmgw_router.adapters.metrics_families import Family, counter, gauge, histogram
 from llmgw_router.adapters.metrics_reading import Reading
 from llmgw_router.core.errors import CODES
-from llmgw_router.relay.slots import DURATION_BUCKETS_MS, TTFT_BUCKETS_MS, WAIT_BUCKETS_MS
+from llmgw_router.relay.slots import DURATION_BUCKETS_MS, RETRY_REASONS, TTFT_BUCKETS_MS, WAIT_BUCKETS_MS
 
 _CLASSES = {
     "2xx": "answers_2xx",
@@ -18,6 +18,9 @@ _CLASSES = {
 }
 _COUNTERS = (
     ("streams", "llmgw_router_streams", "Answers that were event streams."),
+    ("error_events", "llmgw_router_error_events", "Streams in which the engine itself said that it failed."),
+    ("heartbeats", "llmgw_router_heartbeats", "Comments sent to streams that wait."),
+    ("usage_lines_lost", "llmgw_router_usage_lines_lost", "Lines of usage that found no room on the disk."),
     ("streams_broken", "llmgw_router_streams_broken", "Streams ended by an error event of the router's."),
     ("cold_requests", "llmgw_router_cold_requests", "Requests that went to no engine."),
     ("stream_chunks", "llmgw_router_stream_chunks", "Reads of event streams that were passed on."),
@@ -28,6 +31,15 @@ _COUNTERS = (
     ("upstream_connects", "llmgw_router_upstream_connects", "Connections opened to engines."),
     ("log_lines_dropped", "llmgw_router_log_lines_dropped", "Log lines of relay workers that were dropped."),
 )
+_CHOICES = {"prefix": "by_prefix", "session": "by_session", "panic": "in_panic"}
+_EJECTIONS = {
+    "ejected": "ejections",
+    "spared": "ejections_spared",
+    "tried": "trials",
+    "back": "endpoints_back",
+    "denied": "endpoints_denied",
+    "slow": "endpoints_slow",
+}
 _WAITS = (
     ("queue", "llmgw_router_queue_seconds", "Time in the queue of a busy model; of requests that waited."),
     ("hold", "llmgw_router_hold_seconds", "Time held until a cold model was up; of requests that were held."),
@@ -77,14 +89,19 @@ def of_traffic(at: Reading) -> Iterator[Family]:
     yield gauge("llmgw_router_held", "Requests held until their model is up.", "model", at.held)
     yield counter(
         "llmgw_router_retries",
-        "Asked again: stale: the pooled connection was closed by the engine; other: at another endpoint.",
-        "kind",
-        {"stale": totals["retries_stale"], "other": totals["retries_other"]},
+        "Asked again: stale: the pooled connection was closed by the engine; all else: at another endpoint.",
+        "reason",
+        {reason: totals[f"retries_{reason}"] for reason in ("stale", *RETRY_REASONS)},
     )
     for key, name, text in _COUNTERS:
         yield CounterMetricFamily(name, text, value=totals[key])
     yield GaugeMetricFamily(
         "llmgw_router_requests_running", "Requests in the relay now.", value=totals["requests_running"]
+    )
+    yield GaugeMetricFamily(
+        "llmgw_router_queued",
+        "Requests that wait for room at a busy model now.",
+        value=totals["requests_queued"],
     )
     yield GaugeMetricFamily(
         "llmgw_router_connections_open", "Client connections open now.", value=totals["connections_open"]
@@ -105,8 +122,46 @@ def of_traffic(at: Reading) -> Iterator[Family]:
     )
     for prefix, name, text in _WAITS:
         yield histogram(totals, name, text, prefix, WAIT_BUCKETS_MS)
+    yield from _choosing(totals)
+    yield from _tokens(totals)
     yield from _aborts(totals)
     yield from _by_model(at)
+
+
+def _choosing(totals: Mapping[str, int]) -> Iterator[Family]:
+    yield counter(
+        "llmgw_router_choices",
+        "Endpoints chosen for a reason other than load: prefix, session; panic: none was usable.",
+        "by",
+        {by: totals[f"picks_{key}"] for by, key in _CHOICES.items()},
+    )
+    yield CounterMetricFamily(
+        "llmgw_router_retries_over_budget",
+        "Not asked again, since too many were.",
+        value=totals["retries_over_budget"],
+    )
+    yield counter(
+        "llmgw_router_ejections",
+        "Endpoints: ejected; spared, since their model had no other; tried; back; denied: they refused our "
+        "credential; slow.",
+        "what",
+        {what: totals[key] for what, key in _EJECTIONS.items()},
+    )
+
+
+def _tokens(totals: Mapping[str, int]) -> Iterator[Family]:
+    yield counter(
+        "llmgw_router_tokens",
+        "Tokens as far as anybody told; cached ones are part of the prompt.",
+        "kind",
+        {kind: totals[f"tokens_{kind}"] for kind in ("prompt", "cached", "output")},
+    )
+    yield counter(
+        "llmgw_router_usage_requests",
+        "Requests by who said what they used.",
+        "source",
+        {source: totals[f"usage_{source}"] for source in ("engine", "counted", "estimated", "unknown")},
+    )
 
 
 def _aborts(totals: Mapping[str, int]) -> Iterator[Family]:
@@ -150,6 +205,9 @@ def _by_model(at: Reading) -> Iterator[Family]:
     chunks = CounterMetricFamily(
         "llmgw_router_model_chunks", "Reads of a model's answers that were passed on.", labels=["model"]
     )
+    tokens = CounterMetricFamily(
+        "llmgw_router_model_tokens", "Tokens of a model as far as anybody told.", labels=["model", "kind"]
+    )
     for name, count in at.model_counts.items():
         classes = {label: getattr(count, field) for label, field in _CLASSES.items()}
         for label, value in classes.items():
@@ -157,4 +215,6 @@ def _by_model(at: Reading) -> Iterator[Family]:
         duration.add_metric([name], sum(classes.values()), count.duration_sum_us / 1e6)
         first.add_metric([name], count.answered, count.ttft_sum_us / 1e6)
         chunks.add_metric([name], count.chunks)
-    yield from (requests, duration, first, chunks)
+        tokens.add_metric([name, "prompt"], count.tokens_prompt)
+        tokens.add_metric([name, "output"], count.tokens_output)
+    yield from (requests, duration, first, chunks, tokens)

@@ -9,6 +9,7 @@ from bisect import bisect_left
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Final
 
+from llmgw_router.core import errors
 from llmgw_router.core.config import Telemetry
 from llmgw_router.relay import ipc
 from llmgw_router.relay.phase import HELD
@@ -16,6 +17,7 @@ from llmgw_router.relay.slots import (
     COUNTER,
     DURATION_BASE,
     DURATION_BUCKETS_MS,
+    RETRY_REASONS,
     TTFT_BASE,
     TTFT_BUCKETS_MS,
     WAIT_BUCKETS_MS,
@@ -43,6 +45,13 @@ _ABORTED_ANSWERS = COUNTER["aborted_answers"]
 _ABORTED_CHUNKS = COUNTER["aborted_chunks"]
 _ABORTED_ENGINE = COUNTER["aborted_engine_us"]
 _SAMPLED = COUNTER["traces_sampled"]
+_RETRIES = COUNTER["retries_other"]
+_RETRIED = {reason: COUNTER[f"retries_{reason}"] for reason in RETRY_REASONS} | {
+    errors.UNREACHABLE.label: COUNTER["retries_lost"],
+    errors.UPSTREAM_INVALID.label: COUNTER["retries_invalid"],
+    errors.UPSTREAM_DENIED.label: COUNTER["retries_denied"],
+    errors.TIMEOUT_CONNECT.label: COUNTER["retries_connect_timeout"],
+}
 _SWEPT = COUNTER["swept_at_ns"]
 _LAG_LAST = COUNTER["lag_last_us"]
 
@@ -60,7 +69,9 @@ _M_DURATION: Final = 5
 _M_TTFT: Final = 6
 _M_ANSWERED: Final = 7
 _M_CHUNKS: Final = 8
-_MODEL_CELLS: Final = 9
+_M_PROMPT: Final = 9
+_M_OUTPUT: Final = 10
+_MODEL_CELLS: Final = 11
 
 
 class Waits:
@@ -105,6 +116,12 @@ class Accounts:
         counters[_SWEPT] = now_ns
         counters[_LAG_LAST] = late_us = max(0, now_ns - due_ns) // 1000
         _LAG.add(counters, late_us)
+
+    def retried(self, reason: str) -> None:
+        """Another endpoint is asked; `reason` is a label of an error, or a word of RETRY_REASONS."""
+        counters = self._counters
+        counters[_RETRIES] += 1
+        counters[_RETRIED.get(reason, _RETRIED["rest"])] += 1
 
     def close(self, exchange: "Ending", endpoint: "Endpoint | None", now_ns: int) -> None:
         """Count a finished exchange."""
@@ -168,6 +185,10 @@ class Accounts:
             row[_M_TTFT] += ttft_us
             row[_M_ANSWERED] += 1
         row[_M_CHUNKS] += exchange.chunks
+        meter = exchange.meter
+        if meter is not None:
+            row[_M_PROMPT] += meter.tokens.prompt or 0
+            row[_M_OUTPUT] += meter.tokens.output or 0
 
     def _record(self, exchange: "Ending", endpoint: "Endpoint | None", duration_us: int) -> None:
         if exchange.trace is not None:
@@ -200,8 +221,8 @@ class Accounts:
                 _ms(exchange.connect_ns),
                 (exchange.sent_ns - exchange.started_ns) // 1000 / 1000 if exchange.sent_ns else None,
                 None if exchange.tail is None else exchange.chunks,
-                None,
-                None,
+                None if exchange.meter is None else exchange.meter.tokens.prompt,
+                None if exchange.meter is None else exchange.meter.tokens.output,
                 exchange.trace,
                 None if given is None or exchange.trace is not None else given.decode("latin-1"),
             )

@@ -39,7 +39,6 @@ if TYPE_CHECKING:
     from llmgw_router.relay.endpoint import Endpoint, EngineEndpoint
 
 _RETRIES_STALE = COUNTER["retries_stale"]
-_RETRIES_OTHER = COUNTER["retries_other"]
 _COLD = COUNTER["cold_requests"]
 _CONNECTS = COUNTER["upstream_connects"]
 _ERROR_EVENTS = COUNTER["error_events"]
@@ -279,7 +278,7 @@ class Exchange(Ending):
                 connection.let_go()
                 endpoint.release(monotonic_ns(), self)
                 self.endpoint = self.upstream = None
-                self.hub.counters[_RETRIES_OTHER] += 1
+                self.hub.accounts.retried("busy")
                 self.send(other, monotonic_ns())
                 return False
         return True
@@ -444,7 +443,7 @@ class Exchange(Ending):
         if other is None:
             self.refuse(kind, message)
         else:
-            hub.counters[_RETRIES_OTHER] += 1
+            hub.accounts.retried("connect" if self.phase == CONNECTING else kind.label)
             self.send(other, monotonic_ns())
 
     def _blame(self, endpoint: "EngineEndpoint", kind: Kind) -> None:
@@ -475,7 +474,7 @@ class Exchange(Ending):
         now_ns = monotonic_ns()
         endpoint.release(now_ns, self)
         self.endpoint = self.upstream = None
-        self.hub.counters[_RETRIES_OTHER] += 1
+        self.hub.accounts.retried("error_event")
         self.send(other, now_ns)
         return True
 

@@ -293,6 +293,9 @@ class ModelCount(msgspec.Struct, frozen=True, array_like=True):
     #: Of these, with a first byte of an answer.
     answered: int
     chunks: int
+    #: As far as anybody told.
+    tokens_prompt: int = 0
+    tokens_output: int = 0
 
 
 class ModelCounts(msgspec.Struct, frozen=True, kw_only=True, tag=True):

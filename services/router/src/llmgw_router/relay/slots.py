@@ -41,6 +41,9 @@ DURATION_BUCKETS_MS = (
 #: and of the event loop for its turn.
 WAIT_BUCKETS_MS = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1_000, 2_000, 5_000, 10_000, 60_000, 600_000)
 WAITS = ("queue", "hold", "connect", "gap", "lag")
+#: Why another endpoint was asked: no connection; none in time; closed without an answer; no HTTP; our
+#: credential refused; 429 or 503; an error as the first event; anything else.
+RETRY_REASONS = ("connect", "connect_timeout", "lost", "invalid", "denied", "busy", "error_event", "rest")
 
 _PLAIN = (
     # Finished exchanges by class of status; client_gone is 499: the client left first.
@@ -57,8 +60,9 @@ _PLAIN = (
     "streams_broken",
     # A pooled connection had been closed by the engine; asked again, nobody blamed.
     "retries_stale",
-    # Asked again at another endpoint.
+    # Asked again at another endpoint; and why, each counted again below.
     "retries_other",
+    *(f"retries_{reason}" for reason in RETRY_REASONS),
     # Choices: who knew the prompt or the session, who was left when nobody was usable.
     "picks_by_prefix",
     "picks_by_session",
