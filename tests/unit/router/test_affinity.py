@@ -35,8 +35,8 @@ def found(prefixes: PrefixMap, text: str, scope: int = SCOPE) -> Match:
     return match
 
 
-def text_of(body: object, **how: bool) -> bytes:
-    prompt = read(json.dumps(body, **how).encode())
+def text_of(body: object, *, ensure_ascii: bool = True) -> bytes:
+    prompt = read(json.dumps(body, ensure_ascii=ensure_ascii).encode())
     assert prompt is not None
     return prompt.text
 
@@ -181,7 +181,7 @@ def test_the_order_of_keys_escapes_and_temperature_do_not_split_a_prefix() -> No
     turned = {"temperature": 0.3, "messages": CHAT["messages"], "stream": True, "model": "m"}
     assert text_of(turned) == plain
     assert text_of(CHAT, ensure_ascii=False) == plain
-    parts = [{"role": "system", "content": [{"text": LONG, "type": "text"}]}, CHAT["messages"][1]]  # type: ignore[index]
+    parts = [{"role": "system", "content": [{"text": LONG, "type": "text"}]}, CHAT["messages"][1]]
     assert text_of({**CHAT, "messages": parts}) == plain
     assert text_of({**CHAT, "tools": [{"type": "function"}]}) != plain
 

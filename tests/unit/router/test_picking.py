@@ -75,6 +75,17 @@ def test_a_tried_one_is_never_picked_again() -> None:
     assert names([a], tried=(a,)) == {None}
 
 
+def test_an_ejected_one_whose_time_is_over_is_tried_whatever_its_load() -> None:
+    back, other, low = spot("back", 99), spot("other"), spot("low", tier=1)
+    field = Field([back, other, low])
+    for until, wanted in ((NOW, back), (NOW + 1, other)):
+        back.avoid_until = until
+        assert pick(field, RULES, now=NOW, chance=0.5, ejected=[back]).endpoint is wanted
+    assert pick(field, RULES, now=NOW, chance=0.5, ejected=[back], tried=[back]).endpoint is other
+    # Nobody is tried in a tier that is not needed.
+    assert pick(field, RULES, now=NOW, chance=0.5, ejected=[low]).endpoint is other
+
+
 def test_a_slow_one_gets_a_part_of_its_weight_and_no_prefixes() -> None:
     slow, fast = spot("slow"), spot("fast", 3)
     slow.slow(NOW, RULES)

@@ -107,6 +107,24 @@ def test_ho25_every_end_of_a_trial_frees_the_place(ending: str) -> None:
             assert one.trial is second
 
 
+def test_where_nobody_else_is_left_a_failure_proves_nothing_new_and_an_answer_does() -> None:
+    one = ejected()
+    until = one.avoid_until
+    for ending in ("fails", "client leaves"):
+        one.begin_trial(BY, 100.5, RULES)
+        assert one.trial is BY
+        if ending == "fails":
+            assert not one.failed(100.5, RULES, by=BY)
+        else:
+            one.gave_up(100.5)
+        assert (one.trial, one.avoid_until, one.level) == (None, until, 1)
+    one.begin_trial(BY, 100.6, RULES)
+    one.begin_trial(object(), 100.6, RULES)
+    assert one.trial is BY
+    one.passed(100.7, RULES)
+    assert (one.ejected, one.avoid_until) == (False, 0.0)
+
+
 def test_on_probation_one_failure_is_enough() -> None:
     one = ejected()
     one.begin_trial(BY, 200.0, RULES)

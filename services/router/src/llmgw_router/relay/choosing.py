@@ -113,6 +113,7 @@ class Chooser:
         hub = self._hub
         field = self._field(exchange, endpoints)
         match = self._match(exchange) if field.contested else None
+        out = hub.warden.out
         found, policy = pick(
             field,
             self.rules,
@@ -120,6 +121,7 @@ class Chooser:
             chance=hub.chance(),
             match=match,
             tried=exchange.tried or (),
+            ejected=[one for one in out if field.by_name.get(one.name) is one] if out else (),
         )
         exchange.policy = policy
         if policy is PREFIX:

@@ -37,7 +37,8 @@ class Warden:
     def __init__(self, hub: "Hub", rules: Choosing) -> None:
         self._hub = hub
         self.rules = rules
-        self._out: set[EngineEndpoint] = set()
+        #: Those that are ejected.
+        self.out: set[EngineEndpoint] = set()
         #: Would be ejected if their models could spare them.
         self._spared: set[EngineEndpoint] = set()
         self._slow: set[EngineEndpoint] = set()
@@ -79,7 +80,7 @@ class Warden:
 
     def _back(self, endpoint: "EngineEndpoint") -> None:
         hub = self._hub
-        self._out.discard(endpoint)
+        self.out.discard(endpoint)
         hub.counters[_BACK] += 1
         hub.log(logging.INFO, f"endpoint {endpoint.name} answers again")
 
@@ -92,7 +93,7 @@ class Warden:
             self._spared.add(endpoint)
             return
         cool_down_s = endpoint.eject(hub.now, self.rules, reason)
-        self._out.add(endpoint)
+        self.out.add(endpoint)
         self._spared.discard(endpoint)
         hub.counters[_EJECTED] += 1
         hub.log(
@@ -103,7 +104,7 @@ class Warden:
         """Whether each model that it serves has enough others."""
         share = self.rules.eject_most_share
         return all(
-            may_eject(sum(model in one.models for one in self._out), len(target.endpoints), share)
+            may_eject(sum(model in one.models for one in self.out), len(target.endpoints), share)
             for model in endpoint.models
             if (target := self._hub.routes.targets.get(model)) is not None
         )
@@ -131,12 +132,12 @@ class Warden:
     def sweep(self) -> None:
         """Once per sweep: forget who is gone or well again, keep to the cap, and tell whom we suspect."""
         now = self._hub.now
-        if self._out or self._spared:
-            self._out = {one for one in self._out if one.ejected and not one.leaving}
+        if self.out or self._spared:
+            self.out = {one for one in self.out if one.ejected and not one.leaving}
             self._spared = {one for one in self._spared if one.failures and not one.leaving}
-            for endpoint in self._out and self._beyond_the_cap():
+            for endpoint in self.out and self._beyond_the_cap():
                 self.passed(endpoint)
-        names = tuple(sorted(one.name for one in self._out | self._spared))
+        names = tuple(sorted(one.name for one in self.out | self._spared))
         if names != self._told:
             self._told = names
             self._hub.tell(Suspects(endpoint_ids=names))
@@ -147,10 +148,10 @@ class Warden:
     def _beyond_the_cap(self) -> "set[EngineEndpoint]":
         """A model may have shrunk since its endpoints were ejected."""
         back: set[EngineEndpoint] = set()
-        for model in {model for one in self._out for model in one.models}:
+        for model in {model for one in self.out for model in one.models}:
             target = self._hub.routes.targets.get(model)
             if target is not None:
-                out = [one for one in self._out if model in one.models]
+                out = [one for one in self.out if model in one.models]
                 many = too_many(out, len(target.endpoints), self.rules.eject_most_share)
                 back.update(one for one in out if one in many)
         return back

@@ -32,6 +32,9 @@ PREFIX: Final = "prefix"
 SESSION: Final = "session"
 #: Nobody is usable: all that did not ask to be left alone are used.
 PANIC: Final = "panic"
+#: An ejected endpoint whose time is over: it gets the next request, whatever its load, as nothing else
+#: would ever show that it is back.
+TRIAL: Final = "trial"
 #: All have asked to be left alone, or were tried.
 NOBODY: Final = "nobody"
 
@@ -88,18 +91,24 @@ def pick(
     chance: float,
     match: Match | None = None,
     tried: Container[C] = (),
+    ejected: Iterable[C] = (),
 ) -> Pick[C]:
     """The best endpoint of the first tier that has a usable one.
 
     `chance` in [0, 1) breaks ties and makes the draws. When no tier has a usable one, all are used that
     did not ask to be left alone: a failing engine may have recovered, an empty answer surely fails.
+    `ejected`: those of the field that are, few as they are.
     """
+    due = [c for c in ejected if c.avoid_until <= now and c not in tried]
     for tier in field.tiers:
         if len(tier) <= SCAN_UP_TO:
             usable = [c for c in tier if c.avoid_until <= now and c not in tried]
         else:
             usable = _drawn(tier, now, chance, tried, match)
         if usable:
+            for candidate in due:
+                if candidate.tier == tier[0].tier:
+                    return Pick(candidate, TRIAL)
             if match is None:
                 return Pick(_least(usable, chance), LOAD)
             if len(tier) > SCAN_UP_TO:

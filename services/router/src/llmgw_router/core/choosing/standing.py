@@ -37,6 +37,7 @@ class Standing:
     __slots__ = (
         "_bad",
         "_bad_before",
+        "_early",
         "_good",
         "_good_before",
         "_lowered_at",
@@ -63,6 +64,8 @@ class Standing:
         self.reason: Reason | None = None
         #: The request that tries it, whatever stands for one.
         self.trial: object | None = None
+        #: It is tried before its time, because nobody else was left.
+        self._early = False
         #: Failures since the last whole answer.
         self.failures = 0
         #: How often it was ejected, less what it has made good; the cool-down doubles with each.
@@ -98,7 +101,11 @@ class Standing:
         self.failures += 1
         self._note_bad(now, rules)
         if self.ejected:
-            # What was under way when it was ejected fails with it, and proves nothing new.
+            # What was under way when it was ejected fails with it and proves nothing new, and so does
+            # what was sent there before its time.
+            if by is self.trial and self._early:
+                self.trial = None
+                return False
             return by is self.trial
         return decisive or self.failures >= rules.eject_after or self._mostly_fails(rules)
 
@@ -122,10 +129,13 @@ class Standing:
     # --- the way back
 
     def begin_trial(self, by: object, now: float, rules: Choosing) -> None:
-        """An ejected endpoint is asked by this request; nobody else asks it until the lease ends."""
-        if self.trial is None or self.avoid_until <= now:
-            self.trial = by
+        """An ejected endpoint is asked by this request. When its time is over nobody else asks it until
+        the lease ends; before, where nobody else was left, this one can only prove that it is back."""
+        if self.avoid_until <= now:
+            self.trial, self._early = by, False
             self.avoid_until = max(self.resting_until, now + rules.trial_s)
+        elif self.trial is None:
+            self.trial, self._early = by, True
 
     def passed(self, now: float, rules: Choosing) -> None:
         """It answers again: back, on probation."""
@@ -141,7 +151,8 @@ class Standing:
     def gave_up(self, now: float) -> None:
         """The trial ended without a word about the engine (its client left): another may try at once."""
         self.trial = None
-        self.avoid_until = max(self.resting_until, now)
+        if not self._early:
+            self.avoid_until = max(self.resting_until, now)
 
     # --- health checks
 
