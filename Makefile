@@ -61,8 +61,12 @@ bench-fleet: $(STAMP) ## Measure the control plane: passes in the pure core, the
 fuzz: $(STAMP) ## Search deeper for bytes that two parsers read differently; CASES=20000
 	@LLMGW_FUZZ_CASES=$(or $(CASES),20000) .venv/bin/pytest -n 2 tests/unit/router/test_fuzz_parsers.py
 
-bench: $(STAMP) ## Measure a relay worker beside nginx on this machine; needs nginx and wrk on PATH
-	@.venv/bin/python tests/bench/router_vs_nginx.py && .venv/bin/python tests/bench/streams_vs_nginx.py
+bench-router: $(STAMP) ## Measure the router beside nginx, and beside smg and vllm-router if on PATH; CORE=1 LOAD_CORE=0 pin
+	@.venv/bin/python tests/bench/router_vs_nginx.py $(if $(CORE),--core $(CORE)) $(if $(LOAD_CORE),--load-core $(LOAD_CORE))
+	@.venv/bin/python tests/bench/streams_vs_nginx.py $(if $(CORE),--core $(CORE))
+	@.venv/bin/python tests/bench/router_core.py && .venv/bin/python tests/bench/router_table.py
+
+bench: bench-router bench-fleet ## Every benchmark, one after the other; needs nginx and wrk on PATH
 
 fmt: $(STAMP) ## Format Python and proto
 	@.venv/bin/ruff check --quiet --fix-only . && .venv/bin/ruff format --quiet . && .venv/bin/buf format -w proto
@@ -79,7 +83,7 @@ type: $(STAMP) ## Check types
 imports: $(STAMP) ## Check that packages import only what they may
 	@.venv/bin/lint-imports
 
-.PHONY: help setup lock proto proto-check fmt lint type imports lab lab-clean test test-integration sim soak bench bench-fleet
+.PHONY: help setup lock proto proto-check fmt lint type imports lab lab-clean test test-integration sim soak bench bench-router bench-fleet
 
 # The binary inside the package: the script that the package puts into bin/ drops the exit status.
 COMPOSE := .venv/lib/python3*/site-packages/compose/docker-compose -f deploy/compose.yaml

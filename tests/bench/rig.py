@@ -1,21 +1,24 @@
-"""What the benchmarks stand on: nginx as the measure, a pool with one relay worker, CPU time by pid."""
+"""What the router's benchmarks stand on: the proxies compared, each one process tree, and their CPU time.
+
+nginx is the measure: it looks at nothing. `smg` and `vllm-router` are compared too where they are on PATH.
+Our own router is the real command with every default, in router-only mode with one relay worker.
+"""
 
 import asyncio
 import os
 import re
 import shutil
 import socket
-from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+import sys
+import time
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
 from pathlib import Path
-
-from llmgw_router.core.config import Telemetry, WorkerConfig
-from llmgw_router.relay.ipc import AccessRecord, EndpointRow, TableUpdate
-from llmgw_router.supervisor.workers import PoolConfig, WorkerPool
 
 PROXY = """
 worker_processes 1; daemon off; pid {dir}/proxy.pid; error_log stderr crit;
-events {{ worker_connections 4096; }}
+events {{ worker_connections 8192; }}
 http {{ access_log off; keepalive_requests 1000000000;
   upstream engine {{ server 127.0.0.1:{engine}; keepalive 512; keepalive_requests 1000000000; }}
   client_body_temp_path {dir}/body; proxy_temp_path {dir}/proxy; fastcgi_temp_path {dir}/f;
@@ -24,16 +27,48 @@ http {{ access_log off; keepalive_requests 1000000000;
     location / {{ proxy_pass http://engine; proxy_http_version 1.1; proxy_set_header Connection "";
                   proxy_buffering off; }} }} }}
 """
+OURS = "llmgw"
+#: What other routers ask an engine before they send it anything.
+MODELS = '{"object":"list","data":[{"id":"m","object":"model","created":1,"owned_by":"bench","root":"m"}]}'
+INFO = (
+    '{"status":"ready","model_path":"m","served_model_name":"m","model_id":"m","tokenizer_path":"m",'
+    '"is_generation":true,"version":"0.5.0","dp_size":1,"tp_size":1,"max_total_num_tokens":100000}'
+)
+_START_S = 60.0
 
 
-class Nobody:
-    """Hears the pool out and does nothing with it."""
+@dataclass(frozen=True)
+class Target:
+    """One proxy that runs: where it answers, and the processes that it is."""
 
-    def want(self, model: str, waiting: int) -> None: ...
-    def unwant(self, model: str) -> None: ...
-    def applied(self, seq: int) -> None: ...
-    def drained(self, endpoint_ids: frozenset[str]) -> None: ...
-    def access(self, records: Sequence[AccessRecord]) -> None: ...
+    name: str
+    port: int
+    pid: int
+    #: From spawning it to its first 200, in seconds.
+    start_s: float
+
+    def pids(self) -> list[int]:
+        """The process and all its descendants, as they are now."""
+        found = [self.pid]
+        for pid in found:
+            try:
+                for task in os.listdir(f"/proc/{pid}/task"):
+                    found += map(int, Path(f"/proc/{pid}/task/{task}/children").read_text().split())
+            except FileNotFoundError:
+                continue
+        return found
+
+    def cpu_s(self) -> float:
+        """CPU seconds used so far, from the scheduler's own nanoseconds."""
+        total = 0
+        for pid in self.pids():
+            for task in os.listdir(f"/proc/{pid}/task"):
+                total += int(Path(f"/proc/{pid}/task/{task}/schedstat").read_text().split()[0])
+        return total / 1e9
+
+    def rss_kb(self) -> int:
+        """Resident memory of the whole tree; pages that its processes share are counted once a process."""
+        return sum(rss_kb(pid) for pid in self.pids())
 
 
 def free_port() -> int:
@@ -42,59 +77,87 @@ def free_port() -> int:
         return int(sock.getsockname()[1])
 
 
-def cpu_s(pid: int) -> float:
-    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
-
-
 def rss_kb(pid: int) -> int:
     status = Path(f"/proc/{pid}/status").read_text()
     return int(re.findall(r"VmRSS:\s+(\d+)", status)[0])
 
 
-async def nginx(folder: Path, name: str, config: str) -> tuple[asyncio.subprocess.Process, int]:
-    """Start one; returns its process and the pid of its single worker."""
+async def nginx(folder: Path, name: str, config: str) -> asyncio.subprocess.Process:
+    """Start one with this configuration."""
     path = folder / f"{name}.conf"
     path.write_text(config)
-    process = await asyncio.create_subprocess_exec("nginx", "-p", str(folder), "-c", str(path))
-    children = Path(f"/proc/{process.pid}/task/{process.pid}/children")
-    async with asyncio.timeout(10):
-        while not (found := children.read_text().split()):
-            if process.returncode is not None:
-                raise SystemExit(f"nginx ({name}) ended with {process.returncode}")
-            await asyncio.sleep(0.02)
-    return process, int(found[0])
+    return await asyncio.create_subprocess_exec("nginx", "-p", str(folder), "-c", str(path))
+
+
+def _commands(folder: Path, engine: int) -> dict[str, tuple[int, list[str]]]:
+    """Name -> (port, command) of every proxy that can be run here."""
+    url = f"http://127.0.0.1:{engine}"
+    ports = {name: free_port() for name in ("nginx", OURS, "smg", "vllm-router")}
+    config = folder / "nginx.conf"
+    config.write_text(PROXY.format(dir=folder, port=ports["nginx"], engine=engine))
+    listen = ["--listen", f"127.0.0.1:{ports[OURS]}", "--admin-listen", f"127.0.0.1:{free_port()}"]
+    state = ["--workers", "1", "--state-dir", str(folder / "state"), "--endpoint", f"e={url}=m"]
+    commands = {
+        "nginx": ["nginx", "-p", str(folder), "-c", str(config)],
+        OURS: [sys.executable, "-m", "llmgw_router.main", "serve", *listen, *state],
+    }
+    for name, head in (("smg", ["smg", "launch"]), ("vllm-router", ["vllm-router"])):
+        if shutil.which(name):
+            where = ["--host", "127.0.0.1", "--port", str(ports[name]), "--worker-urls", url]
+            quiet = ["--policy", "round_robin", "--log-level", "error", "--prometheus-port", str(free_port())]
+            commands[name] = [*head, *where, *quiet]
+    return {name: (ports[name], command) for name, command in commands.items()}
 
 
 @asynccontextmanager
 async def proxies(
-    folder: Path, engine_port: int, *, core: int | None, log: bool = False
-) -> AsyncIterator[dict[str, tuple[int, int]]]:
-    """One nginx worker and one relay worker in front of the engine: name -> (port, pid of the worker)."""
-    port = free_port()
-    config = WorkerConfig(telemetry=Telemetry(access_log=log))
-    pool = WorkerPool(
-        PoolConfig(workers=1, host="127.0.0.1", port=0, cold_socket=str(folder / "cold"), config=config),
-        Nobody(),
-    )
-    master, pid = await nginx(folder, "proxy", PROXY.format(dir=folder, port=port, engine=engine_port))
-    try:
-        await pool.start()
-        row = EndpointRow(
-            endpoint_id="e@1", replica_id="e", group_epoch=1, model="m", host="127.0.0.1", port=engine_port
-        )
-        pool.push_table(TableUpdate(endpoints=(row,)))
-        worker = pool.workers[0].pid
-        assert worker is not None
-        if core is not None:
-            for each in (pid, worker):
-                os.sched_setaffinity(each, {core})
-        yield {"nginx": (port, pid), "llmgw": (pool.addresses[0].port, worker)}
-    finally:
-        await pool.stop()
-        pool.close()
-        master.terminate()
-        await master.wait()
+    folder: Path, engine: int, *, core: int | None = None, only: tuple[str, ...] = ()
+) -> AsyncIterator[list[Target]]:
+    """Every proxy in front of the engine, pinned to `core` if one is given; nginx first, then ours."""
+    async with AsyncExitStack() as stack:
+        targets = []
+        for name, (port, command) in _commands(folder, engine).items():
+            if only and name not in only:
+                continue
+            targets.append(await stack.enter_async_context(_running(name, port, command, folder, core)))
+        yield targets
+
+
+@asynccontextmanager
+async def _running(
+    name: str, port: int, command: list[str], folder: Path, core: int | None
+) -> AsyncIterator[Target]:
+    pinned = ["taskset", "-c", str(core), *command] if core is not None else command
+    began = time.monotonic()
+    with (folder / f"{name}.log").open("wb") as log:
+        process = await asyncio.create_subprocess_exec(*pinned, stdout=log, stderr=log)
+        try:
+            await _answers(name, port, process, folder / f"{name}.log")
+            yield Target(name, port, process.pid, time.monotonic() - began)
+        finally:
+            if process.returncode is None:
+                process.terminate()
+                await process.wait()
+
+
+async def _answers(name: str, port: int, process: asyncio.subprocess.Process, log: Path) -> None:
+    body = b'{"model":"m","messages":[{"role":"user","content":"hello"}]}'
+    head = b"POST /v1/chat/completions HTTP/1.1\r\nhost: b\r\ncontent-type: application/json\r\n"
+    until = time.monotonic() + _START_S
+    line = b""
+    while process.returncode is None and time.monotonic() < until:
+        try:
+            reader, writer = await asyncio.open_connection("127.0.0.1", port)
+            writer.write(head + b"content-length: %d\r\nconnection: close\r\n\r\n%b" % (len(body), body))
+            line = await asyncio.wait_for(reader.readline(), 5.0)
+            writer.close()
+            if b" 200 " in line:
+                return
+        except (OSError, TimeoutError):
+            pass
+        await asyncio.sleep(0.005)
+    state = "does not answer" if process.returncode is None else f"ended with {process.returncode}"
+    raise SystemExit(f"{name} {state}; last heard: {line!r}; log: {log.read_text()[-800:]}")
 
 
 def need(*tools: str) -> None:

@@ -1,14 +1,16 @@
-"""One relay worker beside one nginx worker, same engine, same load, rounds interleaved; prints ratios.
+"""JSON requests through our router and the proxies beside it, in turn in each round; ratios.
 
-Needs nginx and wrk on PATH. What is compared is the CPU time a request costs (from /proc/PID/stat):
-it depends far less on what else the machine does than requests a second. Absolute figures do not
-travel, ratios within a round should.
+Needs nginx and wrk on PATH; smg and vllm-router join where they are on PATH. What is compared is the CPU time
+a request costs the whole process tree: it depends far less on what else the machine does than requests a
+second. Absolute figures do not travel, ratios within a round should. A round counts in which each proxy had
+most of its core.
 
-    python tests/bench/router_vs_nginx.py [--rounds N] [--seconds S] [--connections C] [--core K]
+    python tests/bench/router_vs_nginx.py [--rounds N] [--seconds S] [--connections C] [--core K] [--only a,b]
 """
 
 import argparse
 import asyncio
+import os
 import re
 import statistics
 import subprocess
@@ -16,7 +18,7 @@ import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
-from rig import cpu_s, free_port, need, nginx, proxies, rss_kb
+from rig import INFO, MODELS, OURS, Target, free_port, need, nginx, proxies
 
 #: A chat request of a usual size, with the headers that the openai client sends.
 PROMPT = "Tell me about the lamp that hums while tokens cross the wire. " * 8
@@ -41,7 +43,9 @@ ENGINE = """
 worker_processes 1; daemon off; pid {dir}/engine.pid; error_log stderr crit;
 events {{ worker_connections 4096; }}
 http {{ access_log off; keepalive_requests 1000000000; default_type application/json;
-  server {{ listen 127.0.0.1:{port} backlog=4096; location / {{ return 200 '{reply}'; }} }} }}
+  server {{ listen 127.0.0.1:{port} backlog=4096; location / {{ return 200 '{info}'; }}
+    location = /v1/models {{ return 200 '{models}'; }}
+    location = /v1/chat/completions {{ return 200 '{reply}'; }} }} }}
 """
 
 
@@ -52,65 +56,75 @@ class Round:
     busy: float
 
 
-async def load(port: int, pid: int, script: Path, *, seconds: int, connections: int) -> Round:
-    before = cpu_s(pid)
+async def load(target: Target, script: Path, *, args: argparse.Namespace, seconds: int) -> Round:
+    before = target.cpu_s()
+    command = ["wrk", "-t1", f"-c{args.connections}", f"-d{seconds}s", "-s", str(script)]
+    pinned = ["taskset", "-c", str(args.load_core)] if args.load_core is not None else []
     process = await asyncio.create_subprocess_exec(
-        "wrk", "-t1", f"-c{connections}", f"-d{seconds}s", "-s", str(script), f"http://127.0.0.1:{port}",
-        stdout=subprocess.PIPE,
-    )  # fmt: skip
+        *pinned, *command, f"http://127.0.0.1:{target.port}", stdout=subprocess.PIPE
+    )
     out, _ = await process.communicate()
-    used = cpu_s(pid) - before
+    used = target.cpu_s() - before
     text = out.decode()
     found = re.search(r"(\d+) requests in ([\d.]+)(m?s)", text)
     if found is None or "Non-2xx" in text or "Socket errors" in text:
-        raise SystemExit(f"the load met errors:\n{text}")
+        raise SystemExit(f"the load on {target.name} met errors:\n{text}")
     count, took = int(found[1]), float(found[2]) / (1000 if found[3] == "ms" else 1)
     return Round(count / took, used / count * 1e6, used / took)
 
 
 async def run(args: argparse.Namespace) -> None:
+    only = tuple(args.only.split(",")) if args.only else ()
     with tempfile.TemporaryDirectory() as made:
         folder = Path(made)
         script = folder / "load.lua"
         script.write_text(WRK)
         port = free_port()
-        engine, _ = await nginx(folder, "engine", ENGINE.format(dir=folder, port=port, reply=REPLY))
+        engine = await nginx(
+            folder, "engine", ENGINE.format(dir=folder, port=port, reply=REPLY, models=MODELS, info=INFO)
+        )
         try:
-            async with proxies(folder, port, core=args.core, log=args.log) as targets:
-                rounds: dict[str, list[Round]] = {name: [] for name in targets}
+            async with proxies(folder, port, core=args.core, only=only) as targets:
+                if args.load_core is not None:
+                    os.sched_setaffinity(engine.pid, {args.load_core})
+                rounds: dict[str, list[Round]] = {target.name: [] for target in targets}
                 for number in range(args.rounds + 1):
-                    for name, (at, pid) in targets.items():
+                    # The order turns each round, so that nobody always comes after the same neighbour.
+                    for target in targets if number % 2 else reversed(targets):
                         # The first is for warming up: pools, caches, the interpreter's specialisation.
                         seconds = args.seconds if number else 1
-                        result = await load(at, pid, script, seconds=seconds, connections=args.connections)
+                        result = await load(target, script, args=args, seconds=seconds)
                         if number:
-                            rounds[name].append(result)
+                            rounds[target.name].append(result)
                             print(
-                                f"round {number} {name:6} {result.requests_s:9.0f} req/s"
+                                f"round {number} {target.name:12}{result.requests_s:9.0f} req/s"
                                 f" {result.cpu_us:7.1f} us CPU {result.busy:5.0%} of a core",
                                 flush=True,
                             )
                 report(rounds)
-                for name, (_, pid) in targets.items():
-                    print(f"{name:6} resident memory of the worker: {rss_kb(pid)} KB")
+                for target in targets:
+                    size = f"{target.rss_kb()} KB resident in {len(target.pids())} processes"
+                    print(f"{target.name:12} {size}, first 200 after {target.start_s:.2f} s")
         finally:
             engine.terminate()
             await engine.wait()
 
 
 def report(rounds: dict[str, list[Round]]) -> None:
-    cpu = [ours.cpu_us / theirs.cpu_us for ours, theirs in zip(rounds["llmgw"], rounds["nginx"], strict=True)]
-    rate = [
-        ours.requests_s / theirs.requests_s
-        for ours, theirs in zip(rounds["llmgw"], rounds["nginx"], strict=True)
-    ]
     for name, of in rounds.items():
         print(
-            f"{name:6} median {statistics.median(r.cpu_us for r in of):.1f} us CPU a request,"
+            f"{name:12} median {statistics.median(r.cpu_us for r in of):.1f} us CPU a request,"
             f" best {min(r.cpu_us for r in of):.1f}; {statistics.median(r.requests_s for r in of):.0f} req/s"
         )
-    print(f"CPU a request, x nginx: median {statistics.median(cpu):.2f}, best {min(cpu):.2f}")
-    print(f"requests a second, x nginx: median {statistics.median(rate):.2f}, best {max(rate):.2f}")
+    for name, of in rounds.items():
+        if name == OURS:
+            continue
+        cpu = [ours.cpu_us / theirs.cpu_us for ours, theirs in zip(rounds[OURS], of, strict=True)]
+        rate = [ours.requests_s / theirs.requests_s for ours, theirs in zip(rounds[OURS], of, strict=True)]
+        print(
+            f"CPU a request, x {name}: median {statistics.median(cpu):.2f}, best {min(cpu):.2f};"
+            f" requests a second: median {statistics.median(rate):.2f}, best {max(rate):.2f}"
+        )
 
 
 def main() -> None:
@@ -120,8 +134,9 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--seconds", type=int, default=4)
     parser.add_argument("--connections", type=int, default=32)
-    parser.add_argument("--core", type=int, default=None, help="pin both proxies to this core")
-    parser.add_argument("--log", action="store_true", help="with access records")
+    parser.add_argument("--core", type=int, default=None, help="pin the proxies to this core")
+    parser.add_argument("--load-core", type=int, default=None, help="pin engine and load to this core")
+    parser.add_argument("--only", default="", help="only these proxies: nginx,llmgw")
     args = parser.parse_args()
     need("nginx", "wrk")
     asyncio.run(run(args))

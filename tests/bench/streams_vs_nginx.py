@@ -1,7 +1,8 @@
-"""Event streams through one relay worker and one nginx worker, rounds interleaved; prints ratios.
+"""Event streams through our router and the proxies beside it, in turn in each round; ratios.
 
-N streams of an event each T milliseconds. Compared: CPU time an event costs the proxy, memory a
-stream costs it, and how much later than at the engine itself the first event is seen.
+N streams of an event each T milliseconds. Compared: CPU time an event costs the whole process tree, memory a
+stream costs it, and how much later than at the engine itself the first event is seen. smg and vllm-router
+join where they are on PATH. `--interval-ms 0` sends without a pause.
 
     python tests/bench/streams_vs_nginx.py [--rounds N] [--streams N] [--events N] [--interval-ms T]
 """
@@ -16,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import uvloop
-from rig import cpu_s, free_port, need, proxies, rss_kb
+from rig import INFO, MODELS, OURS, Target, free_port, need, proxies
 
 EVENT = (
     b'data: {"id":"chatcmpl-1","object":"chat.completion.chunk","created":1700000000,"model":"m",'
@@ -44,7 +45,13 @@ class Engine(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         self.data += data
-        if self.data.endswith(BODY):
+        if self.data.startswith(b"GET ") and self.data.endswith(b"\r\n\r\n"):
+            told = (MODELS if b"/models" in self.data[:64] else INFO).encode()
+            self.data = b""
+            head = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n"
+            self.transport.write(head % len(told) + told)
+            return
+        if b"\r\n\r\n" in self.data and self.data.rstrip().endswith((b"}", b"}\r\n0")):
             self.data = b""
             self.left = self.events
             self.transport.write(HEAD)
@@ -94,20 +101,20 @@ class Round:
     kb_a_stream: float
 
 
-async def streams(port: int, pid: int | None, args: argparse.Namespace) -> Round:
+async def streams(port: int, target: Target | None, args: argparse.Namespace) -> Round:
     loop = asyncio.get_running_loop()
-    before_kb = rss_kb(pid) if pid else 0
+    before_kb = target.rss_kb() if target else 0
     readers = [(await loop.create_connection(Reader, "127.0.0.1", port))[1] for _ in range(args.streams)]
-    began = cpu_s(pid) if pid else 0.0
+    began = target.cpu_s() if target else 0.0
     gap_s = args.interval_ms / 1000 / args.streams
     for reader in readers:
         # Spread over one interval, as independent clients are.
         reader.ask()
         await asyncio.sleep(gap_s)
-    peak_kb = rss_kb(pid) if pid else 0
+    peak_kb = target.rss_kb() if target else 0
     async with asyncio.timeout(args.events * args.interval_ms / 1000 * 5 + 20):
         await asyncio.gather(*(reader.done for reader in readers))
-    used = (cpu_s(pid) - began) if pid else 0.0
+    used = (target.cpu_s() - began) if target else 0.0
     for reader in readers:
         reader.transport.close()
     await asyncio.sleep(0.1)
@@ -126,34 +133,45 @@ async def run(args: argparse.Namespace) -> None:
     engine = await loop.create_server(Engine, "127.0.0.1", port, backlog=4096)
     gc.freeze()
     with tempfile.TemporaryDirectory() as made:
-        async with proxies(Path(made), port, core=args.core) as targets:
-            rounds: dict[str, list[Round]] = {name: [] for name in ("direct", *targets)}
+        only = tuple(args.only.split(",")) if args.only else ()
+        async with proxies(Path(made), port, core=args.core, only=only) as targets:
+            rounds: dict[str, list[Round]] = {name: [] for name in ("direct", *(t.name for t in targets))}
+            every: list[tuple[str, int, Target | None]] = [("direct", port, None)]
+            every += [(target.name, target.port, target) for target in targets]
             for number in range(args.rounds + 1):
-                for name, (at, pid) in {"direct": (port, None), **targets}.items():
-                    result = await streams(at, pid, args)
+                for name, at, target in every if number % 2 else reversed(every):
+                    result = await streams(at, target, args)
                     if number:
                         rounds[name].append(result)
                         print(
-                            f"round {number} {name:6} {result.cpu_us:6.1f} us CPU an event, first event after"
-                            f" {result.ttft_ms[0]:.2f} ms (p50) {result.ttft_ms[1]:.2f} ms (p99)",
+                            f"round {number} {name:12} {result.cpu_us:6.1f} us CPU an event, first event"
+                            f" after {result.ttft_ms[0]:.2f} ms (p50) {result.ttft_ms[1]:.2f} ms (p99)",
                             flush=True,
                         )
-                    elif pid:
+                    elif target:
                         # Only the first round grows the process; later ones find the memory there.
-                        print(f"{name:6} {result.kb_a_stream:.1f} KB resident an open stream")
-            pairs = list(zip(rounds["llmgw"], rounds["nginx"], rounds["direct"], strict=True))
-            ratios = [ours.cpu_us / theirs.cpu_us for ours, theirs, _ in pairs]
-            print(f"CPU an event, x nginx: median {statistics.median(ratios):.2f}, best {min(ratios):.2f}")
-            for index, word in ((0, "p50"), (1, "p99")):
-                later = {
-                    name: statistics.median(
-                        through.ttft_ms[index] - direct.ttft_ms[index]
-                        for through, direct in zip(rounds[name], rounds["direct"], strict=True)
-                    )
-                    for name in targets
-                }
-                print(f"first event later than at the engine, {word}, ms: {later}")
+                        print(f"{name:12} {result.kb_a_stream:.1f} KB resident an open stream")
+            report(rounds)
     engine.close()
+
+
+def report(rounds: dict[str, list[Round]]) -> None:
+    for name in rounds.keys() - {"direct", OURS}:
+        ratios = [
+            ours.cpu_us / theirs.cpu_us for ours, theirs in zip(rounds[OURS], rounds[name], strict=True)
+        ]
+        print(f"CPU an event, x {name}: median {statistics.median(ratios):.2f}, best {min(ratios):.2f}")
+    for name in rounds.keys() - {"direct"}:
+        later = [
+            statistics.median(
+                through.ttft_ms[index] - direct.ttft_ms[index]
+                for through, direct in zip(rounds[name], rounds["direct"], strict=True)
+            )
+            for index in (0, 1)
+        ]
+        print(
+            f"first event later than at the engine, {name:12} p50 {later[0]:+.2f} ms, p99 {later[1]:+.2f} ms"
+        )
 
 
 def main() -> None:
@@ -164,7 +182,8 @@ def main() -> None:
     parser.add_argument("--streams", type=int, default=200)
     parser.add_argument("--events", type=int, default=100)
     parser.add_argument("--interval-ms", type=float, default=20.0)
-    parser.add_argument("--core", type=int, default=None, help="pin both proxies to this core")
+    parser.add_argument("--core", type=int, default=None, help="pin the proxies to this core")
+    parser.add_argument("--only", default="", help="only these proxies: nginx,llmgw")
     need("nginx")
     uvloop.run(run(parser.parse_args()))
 
