@@ -131,17 +131,22 @@ async def test_who_waits_longer_than_its_profile_allows_is_told_which_limit_it_w
 
 async def test_waiting_is_part_of_the_total(tmp_path: Path) -> None:
     engine = Gated()
-    async with engine.upstream() as up, router(tmp_path, config=config(total_s=0.15)) as r:
+    short = RoutingProfile(name="short", total_s=0.15)
+    async with engine.upstream() as up, router(tmp_path, config=config(profiles=(short,))) as r:
         await r.push([busy(0, up.port)])
         first = await ask(r)
         await r.until(lambda: engine.running == 1)
-        (c,) = await ask_in_order(r, 1)
+        (c,) = await ask_in_order(r, 1, more=b"x-llmgw-profile: short\r\n")
         answer = await c.answer()
         assert (answer.status, error(answer)["code"]) == (504, "deadline_exceeded")
-        assert answer.one(b"x-llmgw-limit") == b"total_s=0.15; profile=interactive"
+        assert answer.one(b"x-llmgw-limit") == b"total_s=0.15; profile=short"
+        engine.allow()
+        assert (await first.answer()).status == 200
         for one in (first, c):
             one.close()
         await gone(r)
+        # No engine is to blame, and none has seen it.
+        assert engine.served == 1
 
 
 async def test_who_leaves_the_queue_leaves_at_once_and_is_never_sent(tmp_path: Path) -> None:

@@ -21,18 +21,23 @@ def slots() -> Iterator[Slots]:
     # Views are everywhere; the memory goes with the process, as it does in a worker.
 
 
+def enter(gate: Gate, change: int = 1) -> None:
+    gate.running += change
+    gate.publish()
+
+
 def gates(slots: Slots, *, limit: int | None, number: int | None = NUMBER) -> list[Gate]:
     return [Gate(slots, worker, limit=limit, number=number) for worker in range(slots.workers)]
 
 
 def test_what_one_worker_lets_in_the_others_count(slots: Slots) -> None:
     a, b, c = gates(slots, limit=3)
-    a.enter()
-    a.enter()
+    enter(a)
+    enter(a)
     assert not b.full()
-    c.enter()
+    enter(c)
     assert a.full() and b.full() and c.full()
-    a.leave()
+    enter(a, -1)
     assert not b.full()
 
 
@@ -62,22 +67,22 @@ def test_the_longest_waiting_goes_first_in_whichever_worker(slots: Slots) -> Non
 
 def test_without_a_number_a_worker_keeps_to_its_share(slots: Slots) -> None:
     a, b, _ = gates(slots, limit=5, number=None)
-    a.enter()
+    enter(a)
     assert not a.full()
-    a.enter()
+    enter(a)
     assert a.full() and not b.full()
     # What it has counted until then is seen by the others from the moment it has one.
     a.joined(NUMBER)
     b.joined(NUMBER)
     assert not a.full()
     for _ in range(3):
-        b.enter()
+        enter(b)
     assert a.full() and b.full()
 
 
 def test_a_dead_worker_neither_counts_nor_waits(slots: Slots) -> None:
     a, b, _ = gates(slots, limit=1)
-    a.enter()
+    enter(a)
     a.wait(1)
     a.next_is(rank(0, 1))
     assert b.full() and b.others_wait()
@@ -99,10 +104,10 @@ def test_no_more_than_the_limit_is_ever_let_in(steps: list[tuple[int, bool]], li
     running = [0, 0, 0]
     for worker, comes in steps:
         if comes and not workers[worker].full():
-            workers[worker].enter()
+            enter(workers[worker])
             running[worker] += 1
         elif not comes and running[worker]:
-            workers[worker].leave()
+            enter(workers[worker], -1)
             running[worker] -= 1
         assert sum(running) <= limit
         assert all(gate.full() == (sum(running) >= limit) for gate in workers)

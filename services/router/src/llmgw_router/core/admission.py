@@ -148,24 +148,22 @@ class Pace:
         self._count = 0
         self._before = 0
 
-    def note(self, now: float) -> None:
-        """One is done."""
+    def note(self, now: float, count: int = 1) -> None:
+        """So many have ended since the last call. What the first call tells began before anybody looked."""
         self._turn(now)
         if self._began is None:
             self._began = self._first = now
-        self._count += 1
+        else:
+            self._count += count
 
     def per_s(self, now: float) -> float | None:
         """None: too little was seen to say."""
         self._turn(now)
         if self._began is None:
             return None
-        part_s = now - self._began
         # The window before counts as far as it reaches into the last full length of time.
-        count = self._count + self._before * (1.0 - part_s / self._window_s)
+        count = self._count + self._before * (1.0 - (now - self._began) / self._window_s)
         over_s = min(self._window_s, now - self._first)
-        # The first completion began the time that is looked at: it is an end, not an interval.
-        count = count - 1 if over_s < self._window_s else count
         return count / over_s if over_s > 0 and count > 0 else None
 
     def _turn(self, now: float) -> None:

@@ -19,7 +19,7 @@ class Gate:
     its own, and keeps to an even share of the limit.
     """
 
-    __slots__ = ("_number", "_others", "_own", "head", "limit", "running", "waiting", "workers")
+    __slots__ = ("_number", "_others", "_own", "head", "limit", "peers", "running", "waiting", "workers")
 
     def __init__(
         self, slots: Slots, worker: int, *, limit: int | None = None, number: int | None = None
@@ -28,6 +28,8 @@ class Gate:
         self._own = slots.gates_of(worker)
         self._others = [slots.gates_of(other) for other in range(slots.workers) if other != worker]
         self._number: int | None = None
+        #: Whether there are others to count with.
+        self.peers = slots.workers > 1
         #: None: any number.
         self.limit = limit
         self.running = 0
@@ -48,15 +50,8 @@ class Gate:
         self._own[number + GATE_WAITING] = self.waiting
         self._own[number + GATE_HEAD] = self.head
 
-    def enter(self) -> None:
-        """One more runs."""
-        self.running += 1
-        if self._number is not None:
-            self._own[self._number + GATE_RUNNING] = self.running
-
-    def leave(self) -> None:
-        """One has ended."""
-        self.running -= 1
+    def publish(self) -> None:
+        """Let the others see what runs here; whoever changes `running` under a limit calls it."""
         if self._number is not None:
             self._own[self._number + GATE_RUNNING] = self.running
 

@@ -44,13 +44,14 @@ _RETRY_MOST_S: Final = 600
 class ModelQueue:
     """One model's gate, and who waits at it."""
 
-    __slots__ = ("gate", "line", "name", "pace", "patient_since", "told", "wanted")
+    __slots__ = ("done", "gate", "line", "name", "pace", "patient_since", "told", "wanted")
 
     def __init__(self, name: str, gate: Gate, line: "Order[Exchange]") -> None:
         self.name = name
         self.gate = gate
         self.line = line
-        #: How fast requests of this worker end.
+        #: Requests of this worker that have ended since the last sweep, and how fast they do.
+        self.done = 0
         self.pace = Pace()
         #: Since when a free place is left to another worker; None: none is.
         self.patient_since: float | None = None
@@ -85,6 +86,7 @@ class Queueing:
         """Other limits, from the next request on; who waits is let in by the new ones."""
         self._rules = rules
         self._router.limit = rules.max_in_flight
+        self._router.publish()
         self.heeds = rules.heed_concurrency
         self.limited = bool(
             rules.max_in_flight is not None
@@ -94,6 +96,8 @@ class Queueing:
         for name, queue in self._models.items():
             queue.line.age_bound_s = rules.age_bound_s
             queue.gate.limit = rules.model_in_flight.get(name, rules.max_in_flight_per_model)
+            # Where there was no limit nobody else was told.
+            queue.gate.publish()
         self._look_soon()
 
     def of(self, name: str) -> ModelQueue:
@@ -136,9 +140,17 @@ class Queueing:
         if exchange.place is not None:
             # Let in before: it was in line, or is asked for again. Only the endpoint is still open.
             return best if self._has_room(best) else self._roomy(exchange, endpoints) or best
-        queue = self._models.get(model.name) or self.of(model.name)
+        queue = self._models.get(model.name)
+        if queue is None:
+            queue = self.of(model.name)
         gate = queue.gate
-        if not queue.line and not gate.others_wait() and not gate.full() and not self._router.full():
+        waiting = self._waiting
+        if (
+            (not waiting or queue.name not in waiting)
+            and not (gate.peers and gate.others_wait())
+            and (gate.limit is None or not gate.full())
+            and (self._router.limit is None or not self._router.full())
+        ):
             endpoint = best if self._has_room(best) else self._roomy(exchange, endpoints)
             if endpoint is not None:
                 self._take(exchange, queue)
@@ -148,16 +160,26 @@ class Queueing:
 
     def _take(self, exchange: "Exchange", queue: ModelQueue) -> None:
         exchange.place = queue
-        queue.gate.enter()
-        self._router.enter()
+        gate, router = queue.gate, self._router
+        gate.running += 1
+        if gate.limit is not None:
+            gate.publish()
+        router.running += 1
+        if router.limit is not None:
+            router.publish()
 
     def give_back(self, exchange: "Exchange") -> None:
         """Its place is free again; who waits for one is let in before the loop turns."""
         queue, exchange.place = exchange.place, None
         assert queue is not None
-        queue.gate.leave()
-        self._router.leave()
-        queue.pace.note(self._hub.now)
+        gate, router = queue.gate, self._router
+        gate.running -= 1
+        if gate.limit is not None:
+            gate.publish()
+        router.running -= 1
+        if router.limit is not None:
+            router.publish()
+        queue.done += 1
         if self._waiting:
             self._look_soon()
 
@@ -397,7 +419,12 @@ class Queueing:
                 exchange.refuse(errors.STOPPING, "This router is stopping; ask again.", retry_after_s=1)
 
     def report(self) -> None:
-        """Once per sweep: numbers that have changed since they were last told."""
+        """Once per sweep: how fast places came free, and numbers that have changed since they were told."""
+        now = self._hub.now
+        for queue in self._models.values():
+            if queue.done:
+                queue.pace.note(now, queue.done)
+                queue.done = 0
         for queue in self._waiting.values():
             if queue.told != len(queue.line):
                 self._tell(queue)
