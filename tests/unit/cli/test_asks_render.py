@@ -108,7 +108,10 @@ def test_a_list_of_weights_says_what_is_on_its_way_what_failed_and_what_could_go
 
 def test_no_weights_anywhere_is_a_line() -> None:
     lines, code = rendered(weights.render_list, pb.ListWeightsResponse(info=INFO))
-    assert (lines[1], code) == ("no node holds any weights", 0)
+    assert (lines[1], code) == (
+        "no node holds any weights; to bring some there: llmgwctl weights prefetch MODEL",
+        0,
+    )
 
 
 def run(**changes: object) -> pb.BenchmarkRun:

@@ -149,9 +149,12 @@ def test_a_bug_is_one_line_and_its_traceback_is_asked_for(monkeypatch, capsys):
         main.cli()
 
 
-def test_no_short_help_is_cut(monkeypatch, capsys):
+@pytest.mark.parametrize(
+    "group", [(), ("model",), ("replica",), ("node",), ("weights",), ("bench",), ("router",)]
+)
+def test_no_short_help_is_cut(monkeypatch, capsys, group):
     monkeypatch.setenv("COLUMNS", "80")
-    _, out, _ = run(monkeypatch, capsys, "--help")
+    _, out, _ = run(monkeypatch, capsys, *group, "--help")
     assert "..." not in out.partition("Commands:")[2]
 
 

@@ -28,7 +28,13 @@ def failed(monkeypatch, capsys, *words: str) -> tuple[int, dict[str, object]]:
     ("words", "error", "steps"),
     [
         (["statis", "--output", "json"], "no such command 'statis' (did you mean 'status'?)", []),
-        (["why", "--output=json"], "Missing argument 'MODEL'.", []),
+        (["why", "--output=json"], "Missing argument 'MODEL'.", ["try: llmgwctl why --help"]),
+        (
+            ["node", "cordon", "n1", "--dry", "--output=json"],
+            "No such option '--dry'. Did you mean '--dry-run'?",
+            [],
+        ),
+        (["events", "--limit", "many", "--output=json"], None, None),
         (
             ["--output", "json", "reclaim", "--plan", "--idle", "0s"],
             "--idle is 0; expected a span above 0",

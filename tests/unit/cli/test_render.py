@@ -145,3 +145,12 @@ def test_a_reason_names_its_model_once():
     rows[1].reason = "big: no node of class H100"
     lines = rendered(replicas.render_models, pb.ListModelsResponse(info=fleet.info(), models=rows))
     assert "big: no node of class H100" in lines
+
+
+def test_an_empty_fleet_is_told_what_comes_first():
+    """Nothing is there yet: each page says how something gets there, and no table stands without a row."""
+    info = fleet.status().info
+    lines = rendered(status.render, pb.GetStatusResponse(info=info))
+    assert lines[-1] == "Next: llmgwctl nodes · llmgwctl model shipped"
+    lines = rendered(replicas.render_shards, pb.ListReplicasResponse(info=info))
+    assert lines[1:] == ["no engine runs and none is being started; see: llmgwctl replicas"]

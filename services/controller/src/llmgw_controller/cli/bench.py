@@ -74,7 +74,9 @@ def bench_run(
     force: bool,
     dry_run: bool,
 ) -> None:
-    """Drive one replica of MODEL at rising concurrency; what is measured is stored. Ctrl-C ends it there."""
+    """Drive one replica of MODEL at rising concurrency.
+
+    What is measured is stored. Ctrl-C ends it there."""
     request = pb.RunBenchmarkRequest(
         model=model, replica_id=replica, concurrency=concurrency, requests_per_level=requests or 0,
         prompt_tokens=prompt_tokens, output_tokens=output_tokens, level_timeout_s=level_timeout, force=force,
@@ -194,7 +196,9 @@ def brief(seconds: float | None) -> str:
 @click.argument("model", required=False)
 @click.pass_obj
 def bench_list(session: Session, model: str | None) -> None:
-    """What was measured, newest first; what says nothing any more is marked."""
+    """What was measured, newest first.
+
+    What says nothing any more is marked."""
 
     def render(page: Page, answer: pb.ListBenchmarksResponse) -> int:
         render_list(page, answer)
@@ -208,7 +212,7 @@ def render_list(page: Page, answer: pb.ListBenchmarksResponse) -> None:
     stale = [run for run in answer.runs if run.HasField("stale_because")]
     first_line(page, answer.info, f"{count(len(answer.runs), 'run')}, {len(stale)} stale")
     if not answer.runs:
-        page.line("nothing was measured yet")
+        page.line("nothing was measured yet; to measure: llmgwctl bench run MODEL")
         return
     columns = [
         Column(""), Column("RUN", right=True), Column("WHEN"), Column("MODEL", most=20),

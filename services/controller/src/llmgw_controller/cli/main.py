@@ -138,7 +138,7 @@ def cli() -> NoReturn:
     except KeyboardInterrupt:
         sys.exit(EXIT_INTERRUPTED)
     except click.ClickException as e:
-        _fail(InvalidRequest(e.format_message()))
+        _fail(_usage(e))
     except BrokenPipeError:
         # Whoever read has enough, as `| head` does; nothing is left to flush to.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -158,6 +158,15 @@ def cli() -> NoReturn:
                 next_steps=["where it is: type it again with LLMGW_DEBUG=1 in the environment"],
             )
         )
+
+
+def _usage(error: click.ClickException) -> LlmgwError:
+    """With what to type: where the words do not say, the help of the command that was typed."""
+    text = error.format_message()
+    context = error.ctx if isinstance(error, click.UsageError) else None
+    if context is None or "\n" in text or "did you mean" in text.lower():
+        return InvalidRequest(text)
+    return InvalidRequest(text, next_steps=[f"try: {context.command_path} --help"])
 
 
 def _fail(error: LlmgwError) -> NoReturn:

@@ -37,7 +37,9 @@ def model_apply(
     session: Session, file: Path | None, *, dry_run: bool, strict: bool, shipped: str | None,
     weights: Path | None,
 ) -> None:  # fmt: skip
-    """Add or change models from FILE (YAML or JSON: one model, or `models: [...]`; - reads stdin)."""
+    """Add or change models from FILE.
+
+    YAML or JSON: one model, or `models: [...]`; - reads stdin."""
     if (file is None) == (shipped is None):
         raise click.UsageError("give FILE, or --shipped NAME")
     if shipped is not None:
@@ -111,7 +113,9 @@ def model_remove(session: Session, name: str, *, dry_run: bool) -> None:
 @DRY_RUN
 @click.pass_obj
 def model_activate(session: Session, name: str, *, dry_run: bool) -> None:
-    """Start a cold model without waiting for a request; it is asked for until it is ready, or for an hour."""
+    """Start a cold model without waiting for a request.
+
+    It is asked for until it is ready, or for an hour."""
     request = pb.ActivateModelRequest(model=name, dry_run=dry_run)
     answer = session.ask(lambda stub: stub.ActivateModel(request, timeout=10))
     eta = answer.eta_s if answer.HasField("eta_s") else None
@@ -140,7 +144,9 @@ def model_activate(session: Session, name: str, *, dry_run: bool) -> None:
 @DRY_RUN
 @click.pass_obj
 def model_stop(session: Session, name: str, *, dry_run: bool) -> None:
-    """Drain a model and let nothing start it, until `start`; its spec stays."""
+    """Drain a model, and let nothing start it until `start`.
+
+    Its spec stays."""
     request = pb.StopModelRequest(model=name, dry_run=dry_run)
     answer = session.ask(lambda stub: stub.StopModel(request, timeout=10))
     _print(session, "llmgw.model-stop/1", answer.change, dry_run=dry_run)
@@ -151,7 +157,7 @@ def model_stop(session: Session, name: str, *, dry_run: bool) -> None:
 @DRY_RUN
 @click.pass_obj
 def model_start(session: Session, name: str, *, dry_run: bool) -> None:
-    """Undo `stop`, and give starts that had failed another chance now."""
+    """Undo `stop`, and forget starts that had failed."""
     request = pb.StartModelRequest(model=name, dry_run=dry_run)
     answer = session.ask(lambda stub: stub.StartModel(request, timeout=10))
     _print(session, "llmgw.model-start/1", answer.change, dry_run=dry_run)

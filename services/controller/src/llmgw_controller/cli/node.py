@@ -47,7 +47,9 @@ def node_uncordon(session: Session, names: tuple[str, ...], *, dry_run: bool) ->
 @DRY_RUN
 @click.pass_obj
 def node_drain(session: Session, name: str, reason: str | None, *, dry_run: bool) -> None:
-    """Move what runs on a node elsewhere, where there is room; take nothing new until `uncordon`."""
+    """Move what runs on a node elsewhere, where there is room.
+
+    It takes nothing new until `uncordon`."""
     request = pb.DrainNodeRequest(node_id=name, reason=reason, dry_run=dry_run)
     answer = session.ask(lambda stub: stub.DrainNode(request, timeout=10))
     steps = [
@@ -80,7 +82,9 @@ def render_drain(page: Page, answer: pb.DrainNodeResponse, *, dry_run: bool) -> 
 @DRY_RUN
 @click.pass_obj
 def node_confirm_lost(session: Session, name: str, *, dry_run: bool) -> None:
-    """Give up a silent node now, whatever timer and brake say; its replicas go elsewhere."""
+    """Give up a silent node now, whatever timer and brake say.
+
+    Its replicas go elsewhere."""
     request = pb.ConfirmLostRequest(node_id=name, dry_run=dry_run)
     answer = session.ask(lambda stub: stub.ConfirmLost(request, timeout=10))
     _print(session, "llmgw.node-confirm-lost/1", answer.change, dry_run=dry_run)

@@ -10,7 +10,7 @@ from llmgw_controller.cli.times import span
 
 @click.group(cls=Commands)
 def replica() -> None:
-    """Let replicas go."""
+    """Let replicas go; read what their engines printed."""
 
 
 @replica.command("drain")

@@ -22,7 +22,9 @@ def router() -> None:
 @router.command("list")
 @click.pass_obj
 def router_list(session: Session) -> None:
-    """Every member: how old its word is, whether it watches, what it carries."""
+    """Every member: how old its word is, what it carries.
+
+    And whether it watches the routes."""
 
     def render(page: Page, answer: pb.ListRoutersResponse) -> int:
         render_routers(page, answer)
@@ -36,7 +38,9 @@ def router_list(session: Session) -> None:
 @DRY_RUN
 @click.pass_obj
 def router_forget(session: Session, name: str, *, dry_run: bool) -> None:
-    """Take a dead router out of the membership; its death counts as an ask for every replica."""
+    """Take a dead router out of the membership.
+
+    Its death counts as an ask for every replica."""
     request = pb.ForgetRouterRequest(router_id=name, dry_run=dry_run)
     answer = session.ask(lambda stub: stub.ForgetRouter(request, timeout=10))
     said = {

@@ -21,7 +21,9 @@ WEIGHTS_STEP = "write their version and files as docs/catalog.md has it, then ad
 @click.argument("name", required=False)
 @click.pass_obj
 def model_shipped(session: Session, name: str | None) -> None:
-    """Models that come with this release; with NAME, that one as YAML, but for its weights."""
+    """Models that come with this release.
+
+    With NAME, that one as YAML, but for its weights."""
     found = [shipped_model(session, name)] if name is not None else _all(session)
     if session.output == "json":
         said = [

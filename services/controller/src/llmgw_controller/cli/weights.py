@@ -33,7 +33,9 @@ def weights() -> None:
 @click.option("--model", help="Only this model's.")
 @click.pass_obj
 def weights_list(session: Session, node: str | None, model: str | None) -> None:
-    """Who holds what, who uses it, what is on its way, what nobody wants any more."""
+    """Who holds what, who uses it, what is on its way.
+
+    And what nobody wants any more."""
 
     def render(page: Page, answer: pb.ListWeightsResponse) -> int:
         return render_list(page, answer)
@@ -48,7 +50,9 @@ def weights_list(session: Session, node: str | None, model: str | None) -> None:
 @click.option("--dry-run", is_flag=True, help="Say where to; nothing is fetched.")
 @click.pass_obj
 def weights_prefetch(session: Session, model: str, nodes: tuple[str, ...], *, dry_run: bool) -> None:
-    """Bring MODEL's weights to nodes that could run it, without starting it."""
+    """Bring MODEL's weights to nodes that could run it.
+
+    Nothing is started."""
     request = pb.PrefetchWeightsRequest(model=model, node_ids=nodes, dry_run=dry_run)
     answer = session.ask(lambda stub: stub.PrefetchWeights(request, timeout=PREFETCH_TIMEOUT_S))
     if session.output == "json":
@@ -77,7 +81,9 @@ def weights_prefetch(session: Session, model: str, nodes: tuple[str, ...], *, dr
 def weights_remove(
     session: Session, model: str, version: str, nodes: tuple[str, ...], *, force: bool, dry_run: bool
 ) -> None:
-    """Delete VERSION of MODEL from nodes; refused as a whole while an engine uses it on one of them.
+    """Delete VERSION of MODEL from nodes.
+
+    Refused as a whole while an engine uses it on one of them.
 
     VERSION may be its first characters, four at least, where they name one alone."""
     request = pb.RemoveWeightsRequest(
@@ -139,7 +145,7 @@ def render_list(page: Page, answer: pb.ListWeightsResponse) -> int:
         page, answer.info, f"{count(len(rows), 'version')} on {count(len(nodes), 'node')}, {size(total)}"
     )
     if not rows:
-        page.line("no node holds any weights")
+        page.line("no node holds any weights; to bring some there: llmgwctl weights prefetch MODEL")
         return 0
     columns = [
         Column(""), Column("NODE", most=12), Column("MODEL", most=20), Column("VERSION", most=_VERSION_MOST),

@@ -108,6 +108,9 @@ def _asked(r: pb.ReplicaRow, now: float) -> str:
 def render_shards(page: Page, answer: pb.ListReplicasResponse) -> None:
     rows = sorted(answer.replicas, key=lambda r: r.replica_id)
     first_line(page, answer.info, count(sum(len(r.shards) for r in rows), "shard"))
+    if not any(r.shards for r in rows):
+        page.line("no engine runs and none is being started; see: llmgwctl replicas")
+        return
     columns = [
         Column("SHARD", most=32),
         Column("NODE", most=20),

@@ -181,6 +181,9 @@ def _next(page: Page, status: pb.GetStatusResponse) -> None:
     cold = [m.model for m in status.models if words.availability(m.availability) == "cold"]
     if not steps and cold:
         steps = [f"llmgwctl why {cold[0]}", "llmgwctl models"]
+    if not steps and not (status.nodes.heard or status.nodes.silent or status.nodes.lost):
+        # How an agent is started, and what there is to serve, stands there.
+        steps = ["llmgwctl nodes", "llmgwctl model shipped"]
     steps = list(dict.fromkeys(steps))[:STEPS] or ["llmgwctl replicas", "llmgwctl models"]
     line = f"Next: {' · '.join(steps)}"
     page.blank()
