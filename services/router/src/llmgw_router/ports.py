@@ -28,6 +28,15 @@ class Workers(Protocol):
     def held(self) -> dict[str, int]: ...
 
 
+@dataclass(frozen=True, kw_only=True)
+class Identity:
+    """Who this router is: the id outlives a restart, the incarnation does not."""
+
+    router_id: str
+    incarnation: str
+    version: str
+
+
 @dataclass(frozen=True)
 class MoveOn:
     """The controller is stopping: ask this one instead, or any when it names none."""

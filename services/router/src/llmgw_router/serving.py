@@ -17,10 +17,10 @@ from llmgw_kit.lifecycle import StopSignal
 from llmgw_kit.listeners import bind, bound_address
 from llmgw_kit.telemetry import registry, serve_http
 from llmgw_router.adapters.admin import admin_app, metrics_app
-from llmgw_router.adapters.controller import Identity
 from llmgw_router.adapters.routes_file import RoutesFile
 from llmgw_router.cold.app import cold_app
 from llmgw_router.operations import Operations
+from llmgw_router.ports import Identity
 from llmgw_router.reload import Outcome, Reloader, Source
 from llmgw_router.router import Router
 from llmgw_router.settings import RouterSettings

@@ -1,7 +1,6 @@
 """The leading controller over gRPC: routes, acknowledgements, activations, goodbye."""
 
 from collections.abc import AsyncGenerator, AsyncIterator
-from dataclasses import dataclass
 from typing import Any
 
 import grpc
@@ -15,20 +14,12 @@ from llmgw_kit.addresses import HostPort, parse_host_port
 from llmgw_kit.errors import InvalidRequest, LlmgwError, Unavailable
 from llmgw_router.core.learned import Delta, Snapshot
 from llmgw_router.ports import Acknowledgement, MoveOn, Phase, Ready, Refused
+from llmgw_router.ports import Identity as Identity
 from llmgw_router.wire import BadRoutes, routes_message
 
 GOODBYE_TIMEOUT_S = 2.0
 PING_TIMEOUT_S = 2.0
 _SILENT = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED, grpc.StatusCode.CANCELLED)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Identity:
-    """Who this router is: the id outlives a restart, the incarnation does not."""
-
-    router_id: str
-    incarnation: str
-    version: str
 
 
 class ControllerSession:
