@@ -107,6 +107,33 @@ async def test_a_full_queue_is_told_at_once(tmp_path: Path, admission: Admission
         assert r.pool.totals()["refused_queue_full"] == 1
 
 
+async def test_a_backlog_of_patient_work_is_no_wall_before_the_important(tmp_path: Path) -> None:
+    engine = Gated()
+    how = config(
+        admission=Admission(max_queued_per_model=2), profiles=(RoutingProfile(name="batch", priority=-10),)
+    )
+    async with engine.upstream() as up, router(tmp_path, config=how) as r:
+        await r.push([busy(0, up.port)])
+        first = await ask(r, "first")
+        await r.until(lambda: engine.running == 1)
+        old, new = await ask_in_order(r, 2, more=b"x-llmgw-profile: batch\r\n")
+        urgent = await ask(r, "urgent")
+        answer = await new.answer()
+        assert (answer.status, error(answer)["code"]) == (503, "no_replica_available")
+        assert "more important" in error(answer)["message"]
+        # Its equals do not displace each other.
+        urgent_too, refused = await ask(r, "urgent too"), await ask(r)
+        assert (await old.answer()).status == 503
+        assert (await refused.answer()).status == 503
+        engine.allow(3)
+        for c in (first, urgent, urgent_too):
+            assert (await c.answer()).status == 200
+        assert engine.order == ["first", "urgent", "urgent too"]
+        for c in (first, old, new, urgent, urgent_too, refused):
+            c.close()
+        await gone(r)
+
+
 async def test_who_waits_longer_than_its_profile_allows_is_told_which_limit_it_was(tmp_path: Path) -> None:
     engine = Gated()
     async with engine.upstream() as up, router(tmp_path, config=config(queue_s=0.1)) as r:

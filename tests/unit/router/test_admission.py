@@ -30,6 +30,11 @@ def test_who_has_waited_past_the_bound_gets_its_share_and_no_more() -> None:
     assert AGED_SHARE == 4
 
 
+def test_the_newest_of_the_least_important_makes_room() -> None:
+    assert line((0, 0), (1, -5), (2, -5), (3, 7)).last() == "2"
+    assert line().last() is None
+
+
 def test_a_place_is_given_up_at_once() -> None:
     waiting = line((0, 0), (1, 0), (2, 3))
     assert waiting.remove("0")

@@ -51,6 +51,10 @@ class Order(Protocol[T]):
         """Let `first` in."""
         ...
 
+    def last(self) -> T | None:
+        """Who would make room for a more important one."""
+        ...
+
     def ticket_of(self, one: T) -> Ticket | None: ...
 
     def ahead(self, ticket: Ticket) -> int:
@@ -112,6 +116,10 @@ class Line(Generic[T]):
         if aged is not None and self._since_aged >= AGED_SHARE - 1:
             return aged
         return next((next(iter(waiting)) for waiting in self._classes.values()), None)
+
+    def last(self) -> T | None:
+        least = next(reversed(self._classes.values()), None)
+        return None if least is None else next(reversed(least))
 
     def pop(self, now: float) -> T | None:
         one = self.first(now)

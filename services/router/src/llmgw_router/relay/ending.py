@@ -20,7 +20,8 @@ if TYPE_CHECKING:
     from llmgw_router.relay.exchange import Exchange
     from llmgw_router.relay.ipc import TraceIds
     from llmgw_router.relay.metering import Meter
-    from llmgw_router.relay.queueing import ModelQueue, Queueing
+    from llmgw_router.relay.model_queue import ModelQueue
+    from llmgw_router.relay.queueing import Queueing
     from llmgw_router.relay.room import WaitingRoom
     from llmgw_router.relay.upstream import UpstreamConnection
 

@@ -84,7 +84,7 @@ def _where(exchange: "Exchange") -> str:
         target = hub.routes.targets.get(exchange.model)
         return "being started" if target is None else hub.room.word(target.model)
     if exchange.phase == QUEUED:
-        return hub.queue.word(exchange)
+        return hub.queue.of(exchange.model or "").word(hub.now)
     return "sent to an engine"
 
 

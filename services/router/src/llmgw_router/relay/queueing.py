@@ -15,10 +15,11 @@ from time import monotonic, monotonic_ns
 from typing import TYPE_CHECKING, Final
 
 from llmgw_router.core import errors
-from llmgw_router.core.admission import Line, Order, Pace, Ticket, rank, wait_s
+from llmgw_router.core.admission import Line, Ticket, rank, wait_s
 from llmgw_router.relay.gates import ROUTER_GATE, Gate
 from llmgw_router.relay.heartbeat import prepare
 from llmgw_router.relay.ipc import Gates, GateWanted, Queued
+from llmgw_router.relay.model_queue import ModelQueue
 from llmgw_router.relay.phase import QUEUED
 
 if TYPE_CHECKING:
@@ -36,31 +37,6 @@ _LOOK_S: Final = 0.005
 _PATIENCE_S: Final = 0.025
 #: Endpoints looked at for one with room; of more, the next look finds another part.
 _SCAN: Final = 64
-#: What is said when no pace is known, and the most that is said.
-_RETRY_S: Final = 5.0
-_RETRY_MOST_S: Final = 600
-
-
-class ModelQueue:
-    """One model's gate, and who waits at it."""
-
-    __slots__ = ("done", "gate", "line", "name", "pace", "patient_since", "told", "wanted")
-
-    def __init__(self, name: str, gate: Gate, line: "Order[Exchange]") -> None:
-        self.name = name
-        self.gate = gate
-        self.line = line
-        #: Requests of this worker that have ended since the last sweep, and how fast they do.
-        self.done = 0
-        self.pace = Pace()
-        #: Since when a free place is left to another worker; None: none is.
-        self.patient_since: float | None = None
-        self.told = 0
-        self.wanted = False
-
-    def clear_s(self, now: float) -> float | None:
-        """Until all who wait here are let in, at the pace of late; None: not known."""
-        return wait_s(max(0, len(self.line) - 1), self.pace.per_s(now))
 
 
 class Queueing:
@@ -231,21 +207,26 @@ class Queueing:
             return
         crowd = self._crowd(queue)
         if crowd is not None:
-            self._refuse(exchange, queue, errors.QUEUE_FULL, f"and {crowd[1]} wait already", *crowd)
-            return
-        likely_s = wait_s(queue.line.ahead(ticket), queue.pace.per_s(hub.now))
+            last = queue.line.last()
+            if last is None or last.profile.priority >= profile.priority:
+                queue.refuse(exchange, errors.QUEUE_FULL, f"and {crowd[1]} wait already", *crowd)
+                return
+            # A backlog of patient work is no wall before the important: its newest makes room.
+            self.leave(last)
+            queue.refuse(last, errors.QUEUE_FULL, "and more important requests came", *crowd)
         left_s = profile.queue_s
         if profile.total_s is not None:
             left_s = min(left_s, profile.total_s - (hub.now - exchange.started))
+        likely_s = wait_s(queue.line.ahead(ticket), queue.pace.per_s(hub.now))
         if left_s <= 0:
-            self._refuse(
-                exchange, queue, errors.QUEUE_FULL, "and it may not wait", "queue_s", profile.queue_s
-            )
-            return
-        if likely_s is not None and likely_s > left_s:
+            why = "and it may not wait"
+        elif likely_s is not None and likely_s > left_s:
             # It would wait in vain, and keep others from being told in time.
             why = f"and its turn would come in about {likely_s:.0f} s"
-            self._refuse(exchange, queue, errors.QUEUE_FULL, why, "queue_s", profile.queue_s)
+        else:
+            why = None
+        if why is not None:
+            queue.refuse(exchange, errors.QUEUE_FULL, why, "queue_s", profile.queue_s)
             return
         queue.line.push(exchange, ticket)
         queue.gate.wait(1)
@@ -318,13 +299,9 @@ class Queueing:
 
     def _look(self) -> None:
         self._soon = False
-        if len(self._waiting) == 1:
-            for queue in tuple(self._waiting.values()):
-                self._let_in(queue)
-        else:
-            # Whose turn is first gets the router's last place.
-            for queue in sorted(self._waiting.values(), key=lambda queue: queue.gate.head):
-                self._let_in(queue)
+        # Whose turn is first gets the router's last place.
+        for queue in sorted(self._waiting.values(), key=lambda queue: queue.gate.head):
+            self._let_in(queue)
 
     def _let_in(self, queue: ModelQueue) -> None:
         hub = self._hub
@@ -396,20 +373,8 @@ class Queueing:
         before = len(queue.line)
         self.leave(exchange)
         limit = exchange.profile.queue_s
-        self._refuse(
-            exchange,
-            queue,
-            errors.QUEUE_TIMEOUT,
-            f"and none became free within {limit:g} s, with {before - 1} others waiting",
-            "queue_s",
-            limit,
-        )
-
-    def word(self, exchange: "Exchange") -> str:
-        """Where it stands, for who waits: "in line, about 40 s"."""
-        queue = self._models[exchange.model or ""]
-        clear_s = queue.clear_s(self._hub.now)
-        return "in line" if clear_s is None else f"in line, at most about {max(1.0, clear_s):.0f} s"
+        why = f"and none became free within {limit:g} s, with {before - 1} others waiting"
+        queue.refuse(exchange, errors.QUEUE_TIMEOUT, why, "queue_s", limit)
 
     def empty(self) -> None:
         """This worker is leaving: nobody here may go on waiting."""
@@ -432,17 +397,3 @@ class Queueing:
     def _tell(self, queue: ModelQueue) -> None:
         queue.told = len(queue.line)
         self._hub.tell(Queued(model=queue.name, waiting=queue.told))
-
-    def _refuse(
-        self, exchange: "Exchange", queue: ModelQueue, kind: errors.Kind, why: str, name: str, value: float
-    ) -> None:
-        profile = exchange.profile.name if name == "queue_s" else None
-        exchange.limit = errors.limit(name, value, profile)
-        whose = name if profile is None else f"{name} of the profile `{profile}`"
-        exchange.refuse(
-            kind,
-            f"All places at the model `{queue.name}` are taken, {why} ({whose}).",
-            retry_after_s=min(
-                _RETRY_MOST_S, errors.retry_after(queue.clear_s(self._hub.now), default_s=_RETRY_S)
-            ),
-        )
