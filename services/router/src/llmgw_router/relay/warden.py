@@ -104,10 +104,13 @@ class Warden:
         """Whether each model that it serves has enough others."""
         share = self.rules.eject_most_share
         return all(
-            may_eject(sum(model in one.models for one in self.out), len(target.endpoints), share)
+            may_eject(len(self._out_of(model)), len(target.endpoints), share)
             for model in endpoint.models
             if (target := self._hub.routes.targets.get(model)) is not None
         )
+
+    def _out_of(self, model: str) -> "list[EngineEndpoint]":
+        return [one for one in self.out if model in one.models and not one.leaving]
 
     # --- what else is heard
 
@@ -133,11 +136,13 @@ class Warden:
         """Once per sweep: forget who is gone or well again, keep to the cap, and tell whom we suspect."""
         now = self._hub.now
         if self.out or self._spared:
-            self.out = {one for one in self.out if one.ejected and not one.leaving}
+            # One that drains stays among them: a drain may be taken back, and it is ejected still.
+            known = self._hub.routes.find
+            self.out = {one for one in self.out if one.ejected and known(one.name) is one}
             self._spared = {one for one in self._spared if one.failures and not one.leaving}
-            for endpoint in self.out and self._beyond_the_cap():
+            for endpoint in self._beyond_the_cap() | self._long_over(now):
                 self.passed(endpoint)
-        names = tuple(sorted(one.name for one in self.out | self._spared))
+        names = tuple(sorted(one.name for one in self.out | self._spared if not one.leaving))
         if names != self._told:
             self._told = names
             self._hub.tell(Suspects(endpoint_ids=names))
@@ -145,13 +150,18 @@ class Warden:
             self._compared_at = now
             self._compare(now)
 
+    def _long_over(self, now: float) -> "set[EngineEndpoint]":
+        """Nobody has needed them since their time was over: those of a tier that stands by, for one. On
+        probation they are of use when the others fail, all at once."""
+        return {one for one in self.out if one.avoid_until + self.rules.cool_down_most_s < now}
+
     def _beyond_the_cap(self) -> "set[EngineEndpoint]":
         """A model may have shrunk since its endpoints were ejected."""
         back: set[EngineEndpoint] = set()
         for model in {model for one in self.out for model in one.models}:
             target = self._hub.routes.targets.get(model)
             if target is not None:
-                out = [one for one in self.out if model in one.models]
+                out = self._out_of(model)
                 many = too_many(out, len(target.endpoints), self.rules.eject_most_share)
                 back.update(one for one in out if one in many)
         return back
