@@ -9,7 +9,7 @@ import pytest
 from llmgw.v1 import operator_pb2 as pb
 from llmgw_controller.cli import as_json_nodes, as_json_status
 from llmgw_controller.cli.bars import PARTS
-from llmgw_controller.cli.page import WIDTH, Page
+from llmgw_controller.cli.page import NARROWEST, WIDTH, Page
 from llmgw_controller.cli.views import fabrics, nodes, replicas, status, why
 
 from . import big_fleet
@@ -17,8 +17,8 @@ from . import big_fleet
 PAGES = Path(__file__).parent / "pages"
 
 
-def page(name: str, *, ascii_only: bool = False) -> str:
-    made = Page(ascii_only=ascii_only)
+def page(name: str, *, ascii_only: bool = False, width: int = WIDTH) -> str:
+    made = Page(ascii_only=ascii_only, width=width)
     match name:
         case "status":
             status.render(made, big_fleet.status())
@@ -46,6 +46,13 @@ NAMES = ("status", "fabrics", "nodes", "gpus", "replicas", "models", "why", "why
 def test_the_page_is_as_reviewed(name):
     """A change of look shows in the diff of a file; to accept it, write the new page there."""
     assert page(name) == (PAGES / f"{name}.txt").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("width", [NARROWEST, 90])
+def test_on_a_narrow_terminal_no_line_is_wider_than_it(name, width):
+    """Lines that the terminal breaks stand under no column any more."""
+    assert [line for line in page(name, width=width).split("\n") if len(line) > width] == []
 
 
 @pytest.mark.parametrize("name", NAMES)

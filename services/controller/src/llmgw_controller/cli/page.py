@@ -5,6 +5,7 @@ and whenever the page is turned into plain text. Much of it others wrote, and it
 all pages: a piece is one line, and its control characters are shown.
 """
 
+import shutil
 import sys
 import textwrap
 from collections.abc import Iterable, Sequence
@@ -17,17 +18,29 @@ from rich.text import Text
 
 from llmgw_kit.text import in_one_line, visible
 
-WIDTH = 100
+#: At most; and on a narrower terminal at least, below which lines break where the terminal breaks them.
+WIDTH, NARROWEST = 100, 80
+
+#: A column of names gives way down to so many characters where a page is too narrow for it.
+NAME_LEAST = 8
 
 #: A piece of a line: its text and a style ("" for none).
 Piece = tuple[str, str]
 
 
+def screen_width() -> int:
+    """Of a page on stdout: as wide as a narrow terminal, else `WIDTH`, also in a file or a pipe."""
+    if not sys.stdout.isatty():
+        return WIDTH
+    return max(NARROWEST, min(WIDTH, shutil.get_terminal_size().columns))
+
+
 @dataclass
 class Page:
-    """Lines to print, and whether plain ASCII bars are wanted."""
+    """Lines to print, whether plain ASCII bars are wanted, and how wide a line may be."""
 
     ascii_only: bool = False
+    width: int = field(default_factory=screen_width)
     lines: list[list[Piece]] = field(default_factory=list)
 
     def line(self, *pieces: Piece | str) -> None:
@@ -73,7 +86,7 @@ def wrapped(page: Page, lead: list[Piece], text: str) -> None:
     """`lead`, then `text` broken between words to fit the width, further lines indented beneath it."""
     lead = [(in_one_line(piece), style) for piece, style in lead]
     indent = sum(cell_len(piece) for piece, _ in lead)
-    room = max(WIDTH - indent, 40)
+    room = max(page.width - indent, 20)
     broken = [line for part in visible(text).split("\n") for line in textwrap.wrap(part, room) or [""]]
     page.line(*lead, broken[0])
     for line in broken[1:]:
@@ -137,7 +150,7 @@ def table(page: Page, columns: Sequence[Column], rows: Iterable[Row], *, indent:
         max([cell_len(c.title), *(_width(row[i]) for row in cells if i < len(row))])
         for i, c in enumerate(columns)
     ]
-    widths = _widths(columns, whole, WIDTH - cell_len(indent) - 2 * (len(columns) - 1))
+    widths = _widths(columns, whole, page.width - cell_len(indent) - 2 * (len(columns) - 1))
     found = [
         Span(_fitted(row.cells, widths), row.text) if isinstance(row, Span) else _fitted(row, widths)
         for row in found
@@ -176,6 +189,12 @@ def _widths(columns: Sequence[Column], whole: Sequence[int], room: int) -> list[
         left = room - sum(widths[:-1])
         widths[-1] = max(min(widths[-1], left), cell_len(columns[-1].title))
     free = room - sum(widths)
+    names = [i for i, c in enumerate(columns) if c.most is not None and not c.right]
+    while free < 0 and (
+        long := [i for i in names if widths[i] > max(NAME_LEAST, cell_len(columns[i].title))]
+    ):
+        widths[max(long, key=lambda i: widths[i])] -= 1
+        free += 1
     for i, most in enumerate(whole):
         given = min(max(free, 0), most - widths[i])
         widths[i] += given

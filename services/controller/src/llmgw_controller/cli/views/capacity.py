@@ -2,7 +2,7 @@
 
 from llmgw.v1 import operator_pb2 as pb
 from llmgw_controller.cli.bars import PARTS, cells, legend, numbers_of
-from llmgw_controller.cli.page import Page, Piece
+from llmgw_controller.cli.page import WIDTH, Page, Piece, wrapped
 from llmgw_controller.cli.text import size_of
 
 BAR = 54
@@ -19,7 +19,7 @@ def render(page: Page, status: pb.GetStatusResponse) -> None:
     if len(rows) > 1:
         rows.append(total(rows))
     name = min(NAME_MOST, max(len(row.gpu_class) for row in rows))
-    bar = BAR - max(0, name - 4)
+    bar = BAR - max(0, name - 4) - (WIDTH - page.width)
     memory = [_memory(row) for row in rows]
     wide = max(len("FREE MEMORY"), *(len(text) for text in memory))
     page.line(
@@ -33,7 +33,7 @@ def render(page: Page, status: pb.GetStatusResponse) -> None:
             f"  {_short(row.gpu_class):{name}}  ", *drawn, pad,
             f"  {row.parts.free:>4}  {row.total:>5}  {text:>{wide}}",
         )  # fmt: skip
-        page.line(" " * (name + 4), legend(row.parts))
+        wrapped(page, [(" " * (name + 4), "")], legend(row.parts))
     page.blank()
 
 

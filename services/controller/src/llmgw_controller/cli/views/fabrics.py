@@ -2,7 +2,7 @@
 
 from llmgw.v1 import operator_pb2 as pb
 from llmgw_controller.cli.bars import device_cells
-from llmgw_controller.cli.page import WIDTH, Column, Page, Piece, table, wrapped
+from llmgw_controller.cli.page import Column, Page, Piece, table, wrapped
 from llmgw_controller.cli.text import count
 from llmgw_controller.cli.views.common import first_line
 
@@ -92,7 +92,7 @@ def _map(page: Page, nodes: list[pb.NodeRow]) -> None:
     name = max((len(node.node_id) for node in nodes), default=0)
     bar = max((len(found) for found in cells), default=0)
     each = name + bar + 4
-    across = max(1, (WIDTH - 2) // each)
+    across = max(1, (page.width - 2) // each)
     for start in range(0, len(nodes), across):
         pieces: list[Piece] = [("  ", "")]
         for node, found in zip(nodes[start : start + across], cells[start : start + across], strict=True):

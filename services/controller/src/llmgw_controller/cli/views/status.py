@@ -3,7 +3,7 @@
 from llmgw.v1 import operator_pb2 as pb
 from llmgw_controller.cli import words
 from llmgw_controller.cli.exits import EXIT_NO_DATA, EXIT_TROUBLE
-from llmgw_controller.cli.page import WIDTH, Page, wrapped
+from llmgw_controller.cli.page import Page, wrapped
 from llmgw_controller.cli.text import count, duration, iso, moment
 from llmgw_controller.cli.views import capacity, fabrics, holdings
 from llmgw_controller.cli.views.common import age
@@ -83,7 +83,7 @@ def _joined(page: Page, parts: list[str]) -> None:
     line = ""
     for part in parts:
         longer = f"{line} · {part}" if line else part
-        if line and len(longer) > WIDTH:
+        if line and len(longer) > page.width:
             page.line(line)
             longer = part
         line = longer
@@ -187,4 +187,4 @@ def _next(page: Page, status: pb.GetStatusResponse) -> None:
     steps = list(dict.fromkeys(steps))[:STEPS] or ["llmgwctl replicas", "llmgwctl models"]
     line = f"Next: {' · '.join(steps)}"
     page.blank()
-    page.line((line if len(line) <= WIDTH else f"Next: {steps[0]}", "dim"))
+    page.line((line if len(line) <= page.width else f"Next: {steps[0]}", "dim"))

@@ -3,7 +3,7 @@
 from llmgw.v1 import operator_pb2 as pb
 from llmgw_controller.cli.bars import BY_NAME, USE_PART
 from llmgw_controller.cli.exits import EXIT_AFTER_EVICTION, EXIT_NEVER_FITS, EXIT_TROUBLE
-from llmgw_controller.cli.page import WIDTH, Page, Piece, wrapped
+from llmgw_controller.cli.page import Page, Piece, wrapped
 from llmgw_controller.cli.text import ago, count, duration, joined, moment
 from llmgw_controller.cli.views.common import age
 
@@ -24,8 +24,8 @@ IDLE = 6
 def render(page: Page, answer: pb.WhyResponse) -> None:
     head = _sentence(answer)
     aged = age(answer.info)
-    if len(head) + len(aged) + 2 <= WIDTH:
-        page.line(head, (aged.rjust(WIDTH - len(head)), "dim"))
+    if len(head) + len(aged) + 2 <= page.width:
+        page.line(head, (aged.rjust(page.width - len(head)), "dim"))
     else:
         wrapped(page, [], head)
         page.line((aged, "dim"))
@@ -99,7 +99,7 @@ def _profile(page: Page, answer: pb.WhyResponse, profile: pb.WhyProfile) -> None
 
 
 def _row(page: Page, number: str, text: str, node_ids: list[str]) -> None:
-    page.line(f"{number:>6}  {text:{REASON}}  ", (joined(sorted(node_ids), most=3), "dim"))
+    wrapped(page, [(f"{number:>6}  {text:{REASON}}  ", "")], joined(sorted(node_ids), most=3))
 
 
 def _near_misses(page: Page, profile: pb.WhyProfile) -> None:
