@@ -157,6 +157,8 @@ class DrillEngine:
             raise _Gone from None
         finally:
             gone.cancel()
+            # A stream has one reader: the next request is read when this look-out has really ended.
+            await asyncio.wait({gone})
         ended.finished += 1
         if script.end == "reset":
             sock = writer.get_extra_info("socket")
