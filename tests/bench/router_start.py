@@ -97,11 +97,9 @@ def one(workers: int, port: int) -> dict[str, float]:
             router = subprocess.Popen(argv, stdout=out, stderr=out)
         try:
             served_s = first_answer_s(log, began)
-            cpu_s = sum(
-                map(cpu_seconds, (router.pid, *(c.pid for c in psutil.Process(router.pid).children())))
-            )
-            time.sleep(SETTLE_S)
             children = [child.pid for child in psutil.Process(router.pid).children()]
+            cpu_s = sum(map(cpu_seconds, (router.pid, *children)))
+            time.sleep(SETTLE_S)
             of_workers = [megabytes(pid) for pid in children]
             supervisor = megabytes(router.pid)
         finally:

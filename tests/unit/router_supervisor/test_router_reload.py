@@ -164,6 +164,20 @@ async def test_the_swap_of_a_config_maps_link_is_seen(tmp_path: Path) -> None:
         watching.cancel()
 
 
+async def test_a_file_that_somebody_else_had_read_already_is_not_read_again(tmp_path: Path) -> None:
+    reloader, applied, clock = made(tmp_path / "f.yaml", GOOD)
+    watching = asyncio.create_task(reloader.watch(clock.sleep))
+    try:
+        await clock.until_asleep()
+        (tmp_path / "f.yaml").write_text("nonsense: 1")
+        assert not (await reloader.reload("an operator")).fine
+        for _ in range(4):
+            await clock.advance(LOOK_S)
+        assert (reloader.failed, applied.settings) == (1, [])
+    finally:
+        watching.cancel()
+
+
 async def test_a_bug_while_applying_is_no_quiet_failure(tmp_path: Path) -> None:
     def read() -> RouterSettings:
         return load(RouterSettings, config=None, flags={"drain_s": 3.0})

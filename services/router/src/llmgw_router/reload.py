@@ -127,10 +127,15 @@ class Reloader:
         self._apply = apply
         self._clock = clock
         self._one = asyncio.Lock()
+        #: The file as it was read last.
+        self._loaded = None if source.path is None else _signature(source.path)
 
     async def reload(self, asked_by: str) -> Outcome:
         """Read the settings again and put them in force. Never raises for what is in them."""
         async with self._one:
+            if self.source.path is not None:
+                # Before it is read: what is written meanwhile is another change.
+                self._loaded = _signature(self.source.path)
             try:
                 # A list of ten thousand endpoints takes the parser a second: not on the loop.
                 settings = await asyncio.to_thread(self.source.read)
@@ -161,7 +166,9 @@ class Reloader:
             log.info("settings reloaded (%s): %s", outcome.asked_by, ", ".join(outcome.fields) or "no change")
         else:
             log.error(
-                "settings not reloaded (%s), the old ones stay: %s", outcome.asked_by, "; ".join(outcome.why)
+                "settings not reloaded (%s), the old ones stay: %s",
+                outcome.asked_by,
+                "; ".join(one.strip() for one in outcome.why),
             )
         return outcome
 
@@ -174,13 +181,12 @@ class Reloader:
         if path is None:
             await asyncio.Event().wait()
             return
-        loaded = seen = _signature(path)
+        seen = self._loaded
         while True:
             await sleep(LOOK_S)
             now = _signature(path)
             # Twice the same: who writes in place is done.
-            if now == seen and now != loaded:
-                loaded = now
+            if now == seen and now != self._loaded:
                 await self.reload(f"{path} changed" if now is not None else f"{path} is gone")
             seen = now
 

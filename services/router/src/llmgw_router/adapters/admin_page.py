@@ -5,6 +5,7 @@ Plain HTML made here, without script and without anything from elsewhere: it is 
 
 from collections.abc import Iterable
 from html import escape
+from typing import Any
 
 from llmgw_router.adapters.admin_views import table_view
 from llmgw_router.operations import Operations
@@ -88,11 +89,11 @@ def _workers(operations: Operations) -> str:
     return f"<h2>Relay workers</h2>{_table(heads, rows)}"
 
 
-def _endpoints(endpoints: list[dict[str, object]]) -> str:
+def _endpoints(endpoints: list[dict[str, Any]]) -> str:
     rows = (
         (
             str(one["endpoint_id"]),
-            str(one["model"]),
+            ", ".join((one["model"], *one["also_models"])),
             f"{one['host']}:{one['port']}{one['base_path']}",
             "drained here" if one["drained_here"] else "draining" if one["draining"] else "in use",
             *(
@@ -122,8 +123,8 @@ def _links() -> str:
     )
     calls = "\n".join(
         (
-            "POST /admin/drain?endpoint=ID        no new requests there; or replica=ID; &amp;undo: again",
-            "POST /admin/drain                    not ready, and serving on; ?undo takes it back",
+            "POST /admin/drain?endpoint=ID        no new requests there; or replica=ID; &amp;undo ends it",
+            "POST /admin/drain                    not ready, and serving on; ?undo ends it",
             "POST /admin/reload                   read the settings again, as SIGHUP does",
             "GET  /admin/explain/REQUEST-ID       what is known of a finished request",
         )
