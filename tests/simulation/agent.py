@@ -1,14 +1,16 @@
 """A simulated agent and its node: engines that outlive it, a journal that survives it, one stream."""
 
+from collections import deque
 from dataclasses import dataclass, field
+from math import inf
 from typing import TYPE_CHECKING, Any
 
 from llmgw_controller.core.heard import Exit, ShardReport, ShardState
-from llmgw_controller.core.rows import NodeRow, ReplicaRow, Schedulability, ShardRow, Wish
-from llmgw_kit.ids import NodeId, SessionEpoch, ShardId
+from llmgw_controller.core.rows import NodeRow, ReplicaRow, ShardRow, Wish
+from llmgw_kit.ids import SessionEpoch, ShardId
 from tests.simulation import engines
 from tests.simulation.checks import Engine
-from tests.simulation.hardware import Hardware, device_rows
+from tests.simulation.hardware import Hardware
 from tests.simulation.said import Beat, Desired, Hello, Stream, Told, Welcome
 
 if TYPE_CHECKING:
@@ -49,6 +51,9 @@ class Agent:
     applied: int | None = None
     #: Says in each beat what it has applied; one of the release before does not.
     tells_applied: bool = True
+    #: Beats on, and does nothing of what it is told before.
+    stuck_until: float = 0.0
+    _unread: deque[tuple[Stream, Any]] = field(default_factory=deque)
     journal: dict[ShardId, Held] = field(default_factory=dict)
     #: Direction -> until when nothing arrives in it.
     held_until: dict[str, float] = field(default_factory=dict)
@@ -67,6 +72,7 @@ class Agent:
         """kill -9 of the agent: engines go on."""
         self.sim.world.note(self.name, "agent crashes")
         self.running = False
+        self._unread.clear()
         self.sim.checks.goes_away(self.row.node_id, "agent")
         self._hang_up()
         self.instance += 1
@@ -94,6 +100,31 @@ class Agent:
         if not self.cut:
             self.cut = True
             self.sim.checks.goes_away(self.row.node_id, "link")
+
+    @property
+    def deaf(self) -> bool:
+        """For good."""
+        return self.stuck_until == inf
+
+    def stick(self, seconds: float) -> None:
+        """Words pile up unread, while what it sees is told on."""
+        if self.stuck_until > self.sim.world.now:
+            return
+        self.sim.world.note(self.name, f"does nothing that it is told for {seconds:.0f} s")
+        self.stuck_until = self.sim.world.now + seconds
+        if seconds < inf:
+            self.sim.world.at(seconds, self.wake)
+
+    def wake(self) -> None:
+        """It does all of it now."""
+        if self.deaf:
+            return
+        self.stuck_until = 0.0
+        while self._unread:
+            stream, message = self._unread.popleft()
+            if self.running and stream is self.stream:
+                self._obey(message)
+        self._tell()
 
     def crash_engine(self) -> None:
         living = sorted(key for key, held in self.journal.items() if held.engine and held.engine.alive)
@@ -170,15 +201,21 @@ class Agent:
             self._hang_up()  # A leader of the past: refuse whatever it says.
             return
         self.highest_term = message.term
+        if isinstance(message, Welcome):
+            self.epoch = message.epoch
+        elif self.sim.world.now < self.stuck_until:
+            self._unread.append((stream, message))
+        else:
+            self._obey(message)
+        self._tell()
+
+    def _obey(self, message: "Desired | Told") -> None:
         match message:
-            case Welcome():
-                self.epoch = message.epoch
             case Desired():
                 self._conform(message)
                 self.applied = message.version if self.tells_applied else None
             case Told():
                 self._carry_out(message.row, message.shard, message.wish, message.reason)
-        self._tell()
 
     def _beat(self, instance: int) -> None:
         if instance != self.instance or not self.running:
@@ -206,7 +243,7 @@ class Agent:
                 self.row,
                 f"{self.name}#{self.instance}",
                 self.highest_term,
-                self._reports(),
+                self.reports(),
                 self.hardware.reports(self.row, self.sim.world.now),
                 self.tells_applied,
             )
@@ -222,9 +259,9 @@ class Agent:
     def _tell(self) -> None:
         if self.stream is not None and self.epoch is not None and self.running and not self.cut:
             devices = self.hardware.reports(self.row, self.sim.world.now)
-            self.stream.up.send(Beat(self.epoch, self._reports(), devices, self.applied))
+            self.stream.up.send(Beat(self.epoch, self.reports(), devices, self.applied))
 
-    def _reports(self) -> tuple[ShardReport, ...]:
+    def reports(self) -> tuple[ShardReport, ...]:
         return tuple(self._report(held) for _, held in sorted(self.journal.items()))
 
     def _report(self, held: Held) -> ShardReport:
@@ -288,6 +325,9 @@ class Agent:
 
     def _start(self, row: ReplicaRow, shard: ShardRow) -> None:
         world, sim = self.sim.world, self.sim
+        of_replica = [held.row for held in self.journal.values() if held.row.replica_id == row.replica_id]
+        if any(held.group_epoch > row.group_epoch for held in of_replica):
+            return  # Refused: an older word than the one that started what is here.
         habits = engines.draw(sim, gang=len(row.shards) > 1)
         engine = Engine(
             shard.shard_id,
@@ -352,21 +392,3 @@ class Agent:
             held.state = ShardState.EXITED
             if tell:
                 self._tell()
-
-
-def node_row(name: str, gpus: int, fabrics: tuple[str, ...]) -> NodeRow:
-    return NodeRow(
-        node_id=NodeId(name),
-        boot_id="boot",
-        agent_instance="",
-        version="1",
-        address=name,
-        fabrics=fabrics,
-        pool=None,
-        engine_ports=(20000, 20049),
-        devices=device_rows(name, gpus),
-        schedulability=Schedulability.SCHEDULABLE,
-        session_epoch=SessionEpoch(0),
-        last_heard=0.0,
-        lost_at=None,
-    )

@@ -13,6 +13,7 @@ from llmgw_controller.core.lease import LeaseTiming
 from llmgw_controller.core.plan import Change
 from llmgw_controller.core.routes import RouteTable
 from llmgw_controller.core.view import fleet_view
+from llmgw_controller.fleet import Session
 from llmgw_controller.leadership import Tenure
 from llmgw_controller.office import Office
 from llmgw_controller.ports import Fenced
@@ -106,6 +107,15 @@ class Process:
                 self._look(reign, before, table)
 
         reign.board.publish = published  # type: ignore[method-assign]
+        hear = reign.fleet.hear
+
+        async def heard(session: Session, message: agent_pb2.ConnectRequest) -> None:
+            before = reign.fleet.heard().get(session.node_id)
+            await hear(session, message)
+            if reign.fleet.heard().get(session.node_id) is not before:
+                self.sim.checks.listens(session.node_id, message.session_epoch, tenure.term)
+
+        reign.fleet.hear = heard  # type: ignore[method-assign]
         return reign
 
     def _look(self, reign: Reign, before: RouteTable | None, after: RouteTable) -> None:
@@ -192,6 +202,8 @@ class Process:
             await self.gate()
             async for message in self._agents.Connect(said(), None):  # type: ignore[arg-type]
                 await self.gate()
+                if message.reject.code == "fenced":
+                    self.sim.checks.count("sessions fenced")
                 if (told := wire.told(message, stream.agent)) is not None:
                     self._send(stream, told)
         except LlmgwError:
@@ -272,6 +284,19 @@ class Process:
                     drained_endpoint_ids=sorted(drained),
                 )
             )
+
+    def goodbye(self, router: "Router", *, lost: bool) -> None:
+        """A router leaves on purpose."""
+        if self.says_it_leads:
+            request = routing_pb2.GoodbyeRequest(
+                router_id=router.name, incarnation=router.incarnation, activity_lost=lost
+            )
+            self._task(self._goodbye(request), f"goodbye of {router.name}")
+
+    async def _goodbye(self, request: routing_pb2.GoodbyeRequest) -> None:
+        with suppress(LlmgwError):
+            await self._routing.Goodbye(request, None)  # type: ignore[arg-type]
+            self.sim.checks.left(request.router_id, lost=request.activity_lost)
 
     def ask(self, model: ModelId) -> None:
         """A router opens Activate, unless it has."""

@@ -3,7 +3,7 @@ and nothing of leases, phases or plans.
 """
 
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from math import inf
 
@@ -89,6 +89,12 @@ class Checks:
     words: dict[RouterId, float] = field(default_factory=dict)
     _words_before: dict[RouterId, float] = field(default_factory=dict)
     _flushed_at: float = -inf
+    #: Routers that have said goodbye and have not joined again.
+    gone: set[RouterId] = field(default_factory=set)
+    #: When one left and said that what it used last reached nobody.
+    _left_unheard: list[float] = field(default_factory=list)
+    #: Node -> the newest session that was ever accepted.
+    _sessions: dict[NodeId, int] = field(default_factory=dict)
     #: Node -> since when its link or its agent is away, and when it was last back (None: still away).
     away: dict[NodeId, tuple[float, float | None]] = field(default_factory=dict)
     #: Node -> reasons for which it is away now.
@@ -223,6 +229,10 @@ class Checks:
     def committed(self, before: Stored, after: Stored, decided_at: float) -> None:
         """No eviction without evidence: what really happened must bear the claim "idle" out. A use within
         the routers' last tick cannot be known yet; that is what draining is for."""
+        for node_id, node in after.nodes.items():
+            if before.nodes.get(node_id) is not node:
+                self._sessions[node_id] = node.session_epoch
+        self.gone -= after.routers.keys() - before.routers.keys()
         for replica_id, row in after.replicas.items():
             old = before.replicas.get(replica_id)
             if row.reason != "idle" or old is None or old.wish is not Wish.SERVE or row.wish is Wish.SERVE:
@@ -231,6 +241,7 @@ class Checks:
             used_s = self.known_use_s(replica_id, self.idle_after_s[row.model], decided_at)
             if used_s is not None:
                 self.fail(f"{replica_id} evicted as idle, used {used_s:.1f} s before")
+            self.nothing_is_known(replica_id, "evicted as idle", self.idle_after_s[row.model], decided_at)
 
     def known_use_s(self, replica_id: ReplicaId, within_s: float, decided_at: float) -> float | None:
         """How long before the decision it was last used, as far as that could be known. None: not within."""
@@ -242,6 +253,25 @@ class Checks:
             if first < at < decided_at - self.read_s - SLACK_S and at <= self.word_of(RouterId(router))
         ]
         return decided_at - known[-1] if known else None
+
+    def left(self, router: str, *, lost: bool) -> None:
+        """It has said goodbye; `lost`: and that what it used last reached nobody."""
+        self.gone.add(RouterId(router))
+        self.count("goodbyes, activity lost" if lost else "goodbyes")
+        if lost:
+            self._left_unheard.append(self.world.now)
+
+    def nothing_is_known(self, replica_id: ReplicaId, how: str, within_s: float, decided_at: float) -> None:
+        """Whatever that router used then may have been this: of the time before nobody knows."""
+        lately = [at for at in self._left_unheard if decided_at - within_s + SLACK_S < at <= decided_at]
+        if lately:
+            ago_s = decided_at - lately[-1]
+            self.fail(f"{replica_id} {how}, {ago_s:.0f} s after a router left with its activity lost")
+
+    def listens(self, node_id: NodeId, session: int, term: int) -> None:
+        """A word of a node is taken for true: only of its newest session, as far as this leader can know."""
+        if term >= self.last_term and session < self._sessions.get(node_id, 0):
+            self.fail(f"{node_id} is listened to in session {session}, {self._sessions[node_id]} is open")
 
     def published(self, endpoint_id: str, shard_ids: tuple[ShardId, ...], *, learning: bool) -> None:
         """Routers are told only of what serves, or served until so recently that nobody could know. A leader
@@ -287,12 +317,17 @@ class Checks:
         self.fail(f"{new.shard_id} started while {old.shard_id} lives on {old.node_id}, which was not lost")
 
 
-def served_models(checks: Checks, wanted: Mapping[str, int]) -> dict[str, int]:
-    """Living, serving replicas of each wanted model, counted by first shards."""
+def served_models(
+    checks: Checks, wanted: Mapping[ModelId, int], deaf: Mapping[NodeId, Collection[str]]
+) -> dict[ModelId, int]:
+    """Living, serving replicas of each wanted model, counted by first shards. Of a node that ends nothing
+    only the endpoints count that are told to routers."""
     found = dict.fromkeys(wanted, 0)
     for engine in checks.living():
-        model = engine.replica_id.rpartition("/")[0]
+        model = ModelId(engine.replica_id.rpartition("/")[0])
         if checks.may_be_silent(engine.node_id):
+            continue
+        if engine.endpoint_id not in deaf.get(engine.node_id, (engine.endpoint_id,)):
             continue
         if engine.serving_since is not None and engine.shard_id.endswith(".0") and model in found:
             found[model] += 1

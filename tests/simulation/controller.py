@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from llmgw_controller.core import desired as desired_module
-from llmgw_controller.core import reconcile, routes
+from llmgw_controller.core import reconcile, routes, watching
 from llmgw_controller.core.activation import Refused, decide
 from llmgw_controller.core.apply import apply
 from llmgw_controller.core.heard import NodeHeard
@@ -16,16 +16,18 @@ from llmgw_controller.core.idleness import verdicts
 from llmgw_controller.core.plan import (
     Change,
     Drain,
+    DropRouter,
     FetchWeights,
     Plan,
     PutActivation,
     PutNode,
     PutRouter,
+    RaiseIdleFloor,
     Start,
     Stop,
 )
 from llmgw_controller.core.rows import ActivationRow, RouterRow, Wish
-from llmgw_controller.core.state import Snapshot
+from llmgw_controller.core.state import Snapshot, Watched
 from llmgw_controller.core.view import fleet_view
 from llmgw_kit.ids import LeaseTerm, ModelId, NodeId, RouterId, SessionEpoch, ShardId
 from tests.simulation.leader import Leader
@@ -71,6 +73,7 @@ class Controller(Leader):
         self.sent: dict[NodeId, Desired] = {}
         #: Stream -> version -> the shards that were listed.
         self.listed: dict[Stream, dict[int, frozenset[ShardId]]] = {}
+        self.watched = Watched()
         self.table: routes.RouteTable | None = None
         self.version = 0
         self.passes = 0
@@ -85,6 +88,7 @@ class Controller(Leader):
             return
         if self.sim.store.paused:
             return  # Rows cannot be read: no pass.
+        self.watched = watching.watch(self.watched, self._snapshot(), self.clock)
         snapshot = self._snapshot()
         plan = reconcile.reconcile(snapshot, self.clock)
         self.passes += 1
@@ -127,6 +131,7 @@ class Controller(Leader):
             intervals=self.sim.intervals,
             awake_since=self.awake.since,
             asleep_since=self.awake.asleep_since,
+            watched=self.watched,
         )
 
     def _land(self, life: int, term: LeaseTerm, plan: Plan, decided_at: float) -> None:
@@ -217,11 +222,17 @@ class Controller(Leader):
             return
         assert isinstance(message, Beat)
         known = self.heard.get(node_id)
-        if known is None or self.streams.get(node_id) is not stream or known.session_epoch != message.epoch:
+        if known is None or not self._is_open(stream, message.epoch):
             stream.down.send("fenced")
             return
+        self.sim.checks.listens(node_id, message.epoch, self.term)
         self._note(stream, known, message)
         stream.down.send("pong")
+
+    def _is_open(self, stream: Stream, epoch: SessionEpoch) -> bool:
+        """The one session of its node that counts."""
+        node_id = stream.agent.row.node_id
+        return self.streams.get(node_id) is stream and self.heard[node_id].session_epoch == epoch
 
     def _welcome(self, stream: Stream, hello: Hello) -> None:
         assert self.term is not None
@@ -240,6 +251,7 @@ class Controller(Leader):
             return
         old = self.streams.pop(row.node_id, None)
         if old is not None and old is not stream:
+            self.sim.checks.count("sessions fenced")
             old.down.send("fenced")
         self.streams[row.node_id] = stream
         self.sent.pop(row.node_id, None)
@@ -291,6 +303,19 @@ class Controller(Leader):
         if self.table is not None and self.term is not None:
             router.send(self, Routes(self.term, self.version, self.table))
         return True
+
+    def goodbye(self, router: "Router", *, lost: bool) -> None:
+        """A router leaves on purpose, and is a member no longer."""
+        if not self.says_it_leads or self.busy:
+            return
+        known = self.sim.store.stored.routers.get(RouterId(router.name))
+        if known is None or known.incarnation != router.incarnation:
+            return
+        if self.write(self._after_goodbye(router.name, lost=lost)):
+            self.sim.checks.left(router.name, lost=lost)
+
+    def _after_goodbye(self, name: str, *, lost: bool) -> list[Change]:
+        return [DropRouter(RouterId(name)), *([RaiseIdleFloor(self.clock)] if lost else [])]
 
     def ask(self, model: ModelId) -> bool:
         if not self.says_it_leads or self.busy:

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from math import inf
 from typing import TYPE_CHECKING, TypeVar
 
 from llmgw_controller.core.catalog import Catalog
@@ -9,8 +10,10 @@ from llmgw_controller.core.deployments import second_chance
 from llmgw_controller.core.plan import Change, PutDeployment, PutEvent, PutNode, Severity
 from llmgw_controller.core.rows import DeploymentRow, Phase, Schedulability
 from llmgw_kit.ids import ModelId
+from tests.simulation.twins import Twin
 
 if TYPE_CHECKING:
+    from tests.simulation.agent import Agent
     from tests.simulation.sim import Sim
 
 T = TypeVar("T")
@@ -36,6 +39,12 @@ class Plan:
     edit_model: float = 0.2
     #: At most one node of a run, for good.
     node_dies: float = 0.02
+    #: Likewise, and not beside it: one that beats on and does nothing.
+    agent_deaf: float = 0.015
+    agent_stuck: float = 0.15
+    agent_twin: float = 0.1
+    router_leaves: float = 0.1
+    rush: float = 0.1
     postgres_pause: float = 0.15
     clock_step: float = 0.1
     device: float = 0.3
@@ -66,9 +75,11 @@ class Faults:
     def end(self) -> None:
         """Peace: whatever lasts is over, and operators take back what they had wished."""
         sim = self.sim
+        sim.rush = False
         for agent in sim.agents:
             agent.hardware.heal()
             agent.held_until = {}
+            agent.wake()
         for engine in sim.checks.living():
             # Of one whose gauge cannot be read nothing is known, so it would hold its room for ever.
             engine.habits = replace(engine.habits, gauge_unreadable=False)
@@ -115,8 +126,26 @@ class Faults:
     def _node_dies(self) -> None:
         # Not one of the larger fabric: with two of three left, small replicas may lie where the gang no
         # longer fits, and nobody is evicted for it.
-        if not any(one.dead for one in self.sim.agents):
+        if not any(one.dead or one.deaf for one in self.sim.agents):
             self._land("node gone for good", self._pick(self.sim.agents[3:]).die)
+
+    def _agent_deaf(self) -> None:
+        # An agent of the release before would be taken to have vanished, after ten seconds.
+        if not any(one.dead or one.deaf for one in self.sim.agents):
+            self._land("agent deaf for good", lambda: self.sim.agents[3].stick(inf))
+
+    def _agent_stuck(self) -> None:
+        seconds = self.sim.world.between(20.0, 300.0)
+        self._land("agent stuck", lambda: self._pick(self._newer()).stick(seconds))
+
+    def _agent_twin(self) -> None:
+        seconds = self.sim.world.between(10.0, 60.0)
+        agent = self._pick(self._newer())
+        if agent.running and not agent.cut and not agent.dead:
+            self._land("agent's twin", lambda: Twin(self.sim, agent, seconds))
+
+    def _newer(self) -> "list[Agent]":
+        return [one for one in self.sim.agents if one.tells_applied]
 
     def _engine_crash(self) -> None:
         self._land("engine crash", self._pick(self.sim.agents).crash_engine)
@@ -127,6 +156,18 @@ class Faults:
     def _router_deaf(self) -> None:
         seconds = self.sim.world.between(1.0, 60.0)
         self._land("router deaf", lambda: self._pick(self.sim.routers).deafen(seconds))
+
+    def _router_leaves(self) -> None:
+        self._land("router leaves", self._pick(self.sim.routers).leave)
+
+    def _rush(self) -> None:
+        if not self.sim.rush:
+            self._land("rush", lambda: setattr(self.sim, "rush", True))
+            self.sim.world.at(self.sim.world.between(40.0, 200.0), self._calm)
+
+    def _calm(self) -> None:
+        if self.sim.faulty:
+            self.sim.rush = False
 
     # --- stores and clocks
 
@@ -195,7 +236,8 @@ class Faults:
         if kept is None:
             return
         if sim.world.chance(0.5):
-            kept = replace(kept, replicas=sim.world.rng.choice([1, 2, 3]))
+            # With one of those that grow three may lie on two nodes of a fabric, and the gang still fits.
+            kept = replace(kept, replicas=sim.world.rng.choice([1, 2]))
         else:
             fresh = replace(kept.profiles[0], context_length=sim.world.rng.randrange(1, 10))
             kept = replace(kept, profiles=(fresh,))

@@ -5,8 +5,8 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from llmgw_controller.core.heard import DeviceReport, DeviceState
-from llmgw_controller.core.rows import DeviceRow, NodeRow
-from llmgw_kit.ids import DeviceId
+from llmgw_controller.core.rows import DeviceRow, NodeRow, Schedulability
+from llmgw_kit.ids import DeviceId, NodeId, SessionEpoch
 
 if TYPE_CHECKING:
     from tests.simulation.sim import Sim
@@ -94,3 +94,22 @@ class Hardware:
 def device_rows(name: str, gpus: int) -> tuple[DeviceRow, ...]:
     """What such a node has."""
     return tuple(DeviceRow(DeviceId(f"{name}:{index}"), index, "L4", MEMORY_BYTES) for index in range(gpus))
+
+
+def node_row(name: str, gpus: int, fabrics: tuple[str, ...]) -> NodeRow:
+    """As its agent says in its first word."""
+    return NodeRow(
+        node_id=NodeId(name),
+        boot_id="boot",
+        agent_instance="",
+        version="1",
+        address=name,
+        fabrics=fabrics,
+        pool=None,
+        engine_ports=(20000, 20049),
+        devices=device_rows(name, gpus),
+        schedulability=Schedulability.SCHEDULABLE,
+        session_epoch=SessionEpoch(0),
+        last_heard=0.0,
+        lost_at=None,
+    )

@@ -19,6 +19,8 @@ def _model(
     gpus: int = 1,
     priority: int = 0,
     idle_after_s: float = IDLE_AFTER_S,
+    max_replicas: int | None = None,
+    concurrency: int | None = None,
 ) -> Model:
     profile = Profile(
         name="p",
@@ -44,6 +46,7 @@ def _model(
         pool=None,
         node_ids=(),
         stall_timeout_s=STALL_S,
+        concurrency=concurrency,
     )
     return Model(
         name=ModelId(name),
@@ -59,10 +62,17 @@ def _model(
         pinned=False,
         priority=priority,
         source=Source.CONFIGURATION,
+        max_replicas=max_replicas,
     )
 
 
-KEPT = (_model("kept", 2), _model("gang", 1, nodes=2, gpus=2))
+#: Asked for by many at once now and then, and little in between.
+GROWING = ModelId("grow")
+KEPT = (
+    _model("kept", 2),
+    _model("gang", 1, nodes=2, gpus=2),
+    _model(GROWING, 1, max_replicas=3, concurrency=2),
+)
 COLD = (_model("cold", 0), _model("cool", 0), _model("wide", 0, gpus=3))
 #: Asked for now and then, and never let go before somebody needs their devices.
 LINGERING = frozenset({ModelId("lull"), ModelId("lapse"), ModelId("low")})

@@ -19,11 +19,13 @@ from llmgw_controller.core import (
     nodes,
     placement,
     placing,
+    reach,
     reconcile,
     replica,
-    routes,
+    scale,
     staying,
     view,
+    watching,
 )
 from llmgw_controller.core.activity import Busy, Idle
 from llmgw_controller.core.capacity import Part
@@ -32,7 +34,7 @@ from llmgw_controller.core.drains import DrainEnd
 from llmgw_controller.core.explain import Spot
 from llmgw_controller.core.heard import Exit
 from llmgw_controller.core.hearing import Brake
-from llmgw_controller.core.plan import PutLoad
+from llmgw_controller.core.plan import DropRouter, PutLoad
 from llmgw_controller.core.rows import Cause, LoadRecord, Phase, ReplicaRow, ShardRow, Stored, Wish
 from llmgw_kit.ids import ModelId
 from tests.simulation import agent
@@ -125,6 +127,14 @@ def _start_at_the_first_port(self: agent.Agent, row: ReplicaRow, shard: ShardRow
     _START(self, row, replace(shard, ports=(("http", 20000),)))
 
 
+def _time_is_all(snapshot: Any, row: Any, shard: Any) -> Exit | None:
+    """Ten seconds without a word of it are an exit, whatever its agent has read."""
+    heard = snapshot.heard.get(shard.node_id)
+    if heard is not None:
+        snapshot = replace(snapshot, heard={shard.node_id: replace(heard, answered=None)})
+    return _EXIT_OF(snapshot, row, shard)
+
+
 def _load_each_pass(draft: Any) -> None:
     draft.change(PutLoad(LoadRecord(ModelId("kept"), "p", "L4", 1.0, draft.now)))
 
@@ -134,7 +144,7 @@ PLANTS: dict[str, list[tuple[Any, str, Any]]] = {
     "unknown is idle": [(idleness, "_watch_broken", _only_flushes_count)],
     "busy is idle": [(idleness, "verdict", _idle_though_busy)],
     "silence is exit": [(groups, "exit_of", _silence_is_exit), (exits, "exit_of", _silence_is_exit)],
-    "any phase is routed to": [(routes, "is_routable", _any_phase)],
+    "any phase is routed to": [(reach, "is_routable", _any_phase)],
     "no learning window": [(replica, "is_learning", lambda *_: False)],
     "drains are not waited for": [(groups, "end_of_drain", lambda *_: DrainEnd.DRAINED)],
     "claims are not looked at": [
@@ -154,7 +164,7 @@ PLANTS: dict[str, list[tuple[Any, str, Any]]] = {
         (simulated.Controller, "_send_desired", lambda _: None),
         (reconcile, "repeat", lambda _: None),
     ],
-    "silent nodes are routed to": [(routes, "is_routable", _silence_is_no_trouble)],
+    "silent nodes are routed to": [(reach, "is_routable", _silence_is_no_trouble)],
     "a device is forgotten": [(view, "_node", _one_fewer)],
     "tombstones stay": [(nodes, "_gone", lambda *_: False)],
     "an agent gives its own ports": [(agent.Agent, "_start", _start_at_the_first_port)],
@@ -162,5 +172,13 @@ PLANTS: dict[str, list[tuple[Any, str, Any]]] = {
     "nobody makes room": [(reconcile, "begin", lambda *_: None)],
     "room that was made is anybody's": [(placing, "keep_room", lambda _, found, __: (found, {}))],
     "used a moment ago is no matter": [(staying, "idle_needed_s", _idle_enough)],
+    "time is an exit": [(groups, "exit_of", _time_is_all), (exits, "exit_of", _time_is_all)],
+    "a start may wait for ever": [(groups, "given_up", lambda *_: None)],
+    "nobody looks twice": [(watching, "watch", lambda before, *_: before)],
+    "what was added stays": [(scale, "_retire", lambda *_: None)],
+    "goodbyes are all the same": [
+        (simulated.Controller, "_after_goodbye", lambda _, name, **__: [DropRouter(name)])
+    ],
+    "old sessions are listened to": [(simulated.Controller, "_is_open", lambda *_: True)],
     "nobody is ever lost": [(nodes, "brake", lambda *_: Brake(1, 1, on=True))],
 }

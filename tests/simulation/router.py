@@ -66,6 +66,25 @@ class Router:
         self.sim.checks.forgets(self.name)
         self.sim.world.at(self.sim.world.between(1.0, 60.0), self._restart)
 
+    def leave(self) -> None:
+        """Stops on purpose: what it has is finished, its map sent a last time if Redis takes it, and the
+        leader told goodbye; without a leader it is gone like one that crashed."""
+        if not self.running:
+            return
+        for replica_id, count in self.flights.items():
+            if count:
+                self._touch(replica_id)
+        self.flights = {}
+        self.sim.checks.forgets(self.name)
+        lost = not self.sim.redis.up or self.sim.world.chance(0.4)
+        if not lost:
+            self._send_map()
+        self.sim.world.note(self.name, f"says goodbye{', its last map lost' if lost else ''}")
+        if self.leader is not None:
+            self.leader.goodbye(self, lost=lost)
+        self.running = False
+        self.sim.world.at(self.sim.world.between(1.0, 60.0), self._restart)
+
     def _restart(self) -> None:
         self.sim.world.note(self.name, "starts")
         self.life += 1
@@ -187,9 +206,11 @@ class Router:
         if life != self.life or not self.running:
             return
         self.sim.world.at(TICK_S, self._tick, life)
+        if self.sim.redis.up:
+            self._send_map()
+
+    def _send_map(self) -> None:
         redis = self.sim.redis
-        if not redis.up:
-            return
         now = self.sim.world.now
         whole = redis.epoch is None or redis.epoch != self.map_epoch
         names = set(self.touched) if whole else self.unsent

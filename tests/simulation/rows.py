@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from llmgw_controller.core.rows import (
+    Cause,
     EvictionRow,
     EvictionState,
     Phase,
@@ -44,6 +45,8 @@ class RowChecks:
             self._claimed_once(after.replicas.values())
         for row in moved:
             self._one_fabric(row)
+            if row.cause is Cause.DEMAND and row.replica_id not in before.replicas:
+                self.checks.count("replicas added for a queue")
         self._freed_late(before, after)
         for row in moved:
             old = before.replicas.get(row.replica_id)
@@ -101,7 +104,7 @@ class RowChecks:
 
     def _evidence(self, replica_id: ReplicaId, how: str, decided_at: float) -> None:
         """Every router there is had said lately what it uses: of a silent one nothing is known."""
-        for name in self.routers:
+        for name in sorted({*self.routers} - self.checks.gone):
             age_s = decided_at - self.checks.word_of(name)
             if age_s > WORD_S + SLACK_S:
                 self.checks.fail(f"{replica_id} {how}, {name} not heard for {age_s:.0f} s")
@@ -119,6 +122,9 @@ class RowChecks:
         used_s = self.checks.known_use_s(victim, min(idle_s, TWO_WORDS_S) if late else idle_s, decided_at)
         if used_s is not None:
             self.checks.fail(f"{victim} evicted for room, used {used_s:.1f} s before")
+        self.checks.nothing_is_known(
+            victim, "evicted for room", min(idle_s, TWO_WORDS_S) if late else idle_s, decided_at
+        )
         self._room[receipt.eviction_id] = {
             device: shard.node_id
             for shard in before.replicas[victim].shards
@@ -191,6 +197,7 @@ class RowChecks:
         now = self.checks.world.now
         return (
             after.nodes[node_id].schedulability is Schedulability.SCHEDULABLE
+            and now >= agent.stuck_until
             and not self.checks.away_lately(node_id, STALE_ROUTE_S)
             and all(agent.hardware.usable(one.device_id, now - REDIAL_S) for one in agent.row.devices)
         )

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from tests.simulation.agent import Agent
     from tests.simulation.controller import Controller
     from tests.simulation.sim import Sim
+    from tests.simulation.twins import Twin
 
 
 @dataclass(frozen=True)
@@ -61,7 +62,7 @@ class Told:
 class Stream:
     """One attempt at a session; both ends hold it, either may find it dead."""
 
-    def __init__(self, sim: "Sim", agent: "Agent", controller: "Controller") -> None:
+    def __init__(self, sim: "Sim", agent: "Agent | Twin", controller: "Controller") -> None:
         self.agent = agent
         self.controller = controller
         self.up = Pipe(sim.world, lambda message: controller.hear(self, message), lambda: agent.held("up"))

@@ -9,12 +9,14 @@ from llmgw_controller.core.routes import Endpoint, RouteTable
 from llmgw_controller.core.rows import Phase, Stored, Wish
 from llmgw_controller.core.state import EvictionPolicy, Intervals
 from llmgw_kit.ids import ModelId, RouterId
-from tests.simulation.agent import Agent, node_row
+from tests.simulation.agent import Agent
 from tests.simulation.checks import Checks, Violation, served_models
 from tests.simulation.controller import Controller
 from tests.simulation.faults import Faults, Plan
+from tests.simulation.growth import Growth
+from tests.simulation.hardware import node_row
 from tests.simulation.hunger import Hunger
-from tests.simulation.models import DRAIN_TIMEOUT_S, LINGERING, models
+from tests.simulation.models import DRAIN_TIMEOUT_S, GROWING, LINGERING, models
 from tests.simulation.router import Router
 from tests.simulation.rows import RowChecks
 from tests.simulation.store import Redis, Store
@@ -25,6 +27,8 @@ from tests.simulation.world import World
 SETTLE_S = 700.0
 #: Who waits for longer makes room whatever the budget and the idle time of the others say.
 PATIENCE_S = 60.0
+#: In peace many ask at once between these, and then nobody until all must be well: what came is to leave.
+RUSH_S = (120.0, 320.0)
 #: How long the cold models are asked for in peace.
 HUNGER_S = 400.0
 
@@ -38,6 +42,8 @@ class Sim:
     faulty: bool = True
     #: Nobody asks for cold models.
     quiet: bool = False
+    #: Many ask for the model that may grow.
+    rush: bool = False
 
     def __post_init__(self) -> None:
         self.world = self.make_world()
@@ -53,6 +59,7 @@ class Sim:
             Agent(self, node_row(f"n{number}", 3, ("ib-1" if number <= 3 else "ib-2",)))
             for number in range(1, 6)
         ]
+        self.agents[4].tells_applied = False  # Of the release before.
         profiles = {one.name: one.profiles[0] for one in self.all_models.values()}
         shapes = {name: (one.nodes, one.gpus_per_node) for name, one in profiles.items()}
         self.rows = RowChecks(self.checks, self.agents, PATIENCE_S, shapes)
@@ -104,6 +111,10 @@ class Sim:
     def gap_s(self, model: ModelId) -> float | None:
         """Between two requests of one router: a cold model is forgotten for minutes now and then, one that
         lingers most of the time, and in peace for good. None: not asked for at all."""
+        if model == GROWING:
+            if self.rush:
+                return self.world.between(0.5, 3.0)
+            return None if self.quiet else self.world.between(1.0, 30.0)
         if model in LINGERING:
             return self.world.between(90.0, 400.0) if self.faulty else None
         if not self.all_models[model].replicas:
@@ -126,6 +137,11 @@ class Sim:
         self.faulty, self.quiet = False, True
         self.world.note("world", "faults end")
         self._befalls.end()
+        self.world.run(faulty_s + RUSH_S[0])
+        self.rush = True
+        Growth(self).boot()
+        self.world.run(faulty_s + RUSH_S[1])
+        self.rush = False
         self.world.run(faulty_s + SETTLE_S)
         self._all_well()
         self.quiet = False
@@ -158,7 +174,10 @@ class Sim:
             for model in self.catalog.sorted_models()
             if model.replicas and model.name not in LINGERING
         }
-        served = served_models(self.checks, wanted)
+        told = [key for key, one in self.routed.items() if not one.draining]
+        served = served_models(
+            self.checks, wanted, {one.row.node_id: told for one in self.agents if one.deaf}
+        )
         if served != wanted:
             rows = [
                 f"{row.replica_id} {row.phase.value} {row.reason}"
@@ -171,7 +190,7 @@ class Sim:
             for shard in row.shards
             if not shard.released
         }
-        dead = {one.row.node_id for one in self.agents if one.dead}
+        dead = {one.row.node_id for one in self.agents if one.dead or one.deaf}
         orphans = [
             one.shard_id
             for one in self.checks.living()

@@ -28,6 +28,7 @@ def model_json(model: Model) -> str:
         {
             "name": model.name,
             "replicas": model.replicas,
+            "max_replicas": model.max_replicas,
             "idle_after_s": model.idle_after_s,
             "min_residency_s": model.min_residency_s,
             "priority": model.priority,
@@ -44,6 +45,7 @@ def model_json(model: Model) -> str:
                     "drain_timeout_s": profile.drain_timeout_s,
                     "min_uptime_s": profile.min_uptime_s,
                     "stall_timeout_s": profile.stall_timeout_s,
+                    "concurrency": profile.concurrency,
                 }
             ],
         }

@@ -78,8 +78,8 @@ def test_what_found_its_port_taken_does_not_lose_its_place_to_who_comes_after_it
 
 
 def test_more_than_configuration_keeps_are_not_added_to_and_taken_from_without_end():
-    """Seed 63: of three replicas two counted as kept by configuration, which wants one. The third was lost with
-    its node, requests waited, and each round added one by demand and let it go as one too many."""
+    """Seed 63: of three replicas two counted as kept by configuration, which wants one. The third was lost
+    with its node, requests waited, and each round added one by demand and let it go as one too many."""
     one = model("m", replicas=1, max_replicas=3)
     only = node("n1", 4)
     rows = [replica(one, number, Phase.READY, shard(f"m/{number}", "n1", number)) for number in (1, 2)]

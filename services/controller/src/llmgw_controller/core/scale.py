@@ -117,9 +117,8 @@ def _call_back(draft: Draft, model: Model) -> None:
 
 
 def _adopt(draft: Draft, model: Model) -> None:
-    """A replica that a request started becomes one that configuration keeps, when that wants more. And what
-    is more than configuration keeps, as after a lower `replicas`, stays while requests wait: it would be added
-    again."""
+    """A replica that a request started becomes one that configuration keeps, when that wants more. And while
+    requests wait what is more than configuration keeps, as after a lower `replicas`, counts as added."""
     rows = live(draft, model.name)
     missing = model.replicas - sum(row.cause is Cause.CONFIGURATION for row in rows)
     if missing < 0 and model.max_replicas is not None and _is_pressed(draft, model):
