@@ -1,5 +1,8 @@
 """Which routing profile a request gets, and what a configuration file may say of them."""
 
+import re
+from pathlib import Path
+
 import pytest
 
 from llmgw_kit.errors import StartupError
@@ -8,6 +11,7 @@ from llmgw_router.core.keys import KeyRow
 from llmgw_router.core.profiles import BATCH, SHIPPED, ProfileRefused, choose, usable
 from llmgw_router.settings import RouterSettings
 
+PAGE = (Path(__file__).parents[3] / "docs" / "router.md").read_text()
 CONFIG = WorkerConfig(
     profiles={**SHIPPED, "night": RoutingProfile(name="night")}, model_profiles={"big": BATCH}
 )
@@ -84,6 +88,17 @@ def test_a_file_changes_only_what_it_names() -> None:
 
 def test_the_shipped_ones_are_what_the_core_ships() -> None:
     assert settings().worker_config().profiles == dict(SHIPPED)
+
+
+def test_the_values_on_the_page_are_the_shipped_ones() -> None:
+    rows = re.findall(r"^\| `(\w+)` \| ([^|]+) \| ([^|]+) \|", PAGE, re.MULTILINE)
+    table = {name: (mine, batch) for name, mine, batch in rows if hasattr(SHIPPED[BATCH], name)}
+    assert {"first_byte_s", "queue_s", "hold_s", "priority", "heartbeat"} <= table.keys()
+    for name, told in table.items():
+        for text, profile in zip(told, (SHIPPED[INTERACTIVE], SHIPPED[BATCH]), strict=True):
+            value = getattr(profile, name)
+            shown = "–" if value is None else str(value).lower() if isinstance(value, bool) else f"{value:g}"
+            assert text == shown, (name, profile.name)
 
 
 @pytest.mark.parametrize(
