@@ -14,6 +14,7 @@ EVENTS = (
 
 
 async def test_end_to_end_headers_pass_and_those_of_the_hop_do_not(tmp_path: Path) -> None:
+    """W36, HO07."""
     more = (
         b"set-cookie: a=1\r\nSet-Cookie: b=2\r\nx-custom: yes\r\nconnection: X-Hop, keep-alive\r\n"
         b"x-hop: 1\r\nkeep-alive: timeout=5\r\nserver: uvicorn\r\ndate: Thu, 01 Jan 1970 00:00:00 GMT\r\n"
@@ -42,6 +43,7 @@ async def test_end_to_end_headers_pass_and_those_of_the_hop_do_not(tmp_path: Pat
     "status", [b"400 Bad Request", b"404 Not Found", b"429 Too Many Requests", b"503 Busy"]
 )
 async def test_an_engines_own_error_is_the_answer(tmp_path: Path, status: bytes) -> None:
+    """W15, HO06: also where a stream was asked for."""
     story = b'{"object":"error","message":"max_tokens is too large"}'
     async with (
         Upstream(answering(json_answer(story, status=status))) as up,
@@ -56,6 +58,7 @@ async def test_an_engines_own_error_is_the_answer(tmp_path: Path, status: bytes)
 
 
 async def test_an_event_stream_has_its_headers(tmp_path: Path) -> None:
+    """W18, HO26."""
     head = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ncontent-length: %d\r\n\r\n" % len(EVENTS)
     async with (
         Upstream(answering(head + EVENTS)) as up,
@@ -73,6 +76,7 @@ async def test_an_event_stream_has_its_headers(tmp_path: Path) -> None:
 
 
 async def test_an_engines_own_cache_headers_stand(tmp_path: Path) -> None:
+    """HO26: unless the engine set its own."""
     head = (
         b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream; charset=latin-1\r\ncache-control: no-store\r\n"
         b"x-accel-buffering: yes\r\ntransfer-encoding: chunked\r\n\r\n"
@@ -91,6 +95,7 @@ async def test_an_engines_own_cache_headers_stand(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("framing", ["chunked", "length"])
 async def test_an_answer_cut_at_every_byte_arrives_whole(tmp_path: Path, framing: str) -> None:
+    """W19."""
     if framing == "chunked":
         whole = SSE_HEAD + b"".join(chunk(EVENTS[at : at + 7]) for at in range(0, len(EVENTS), 7)) + LAST
         wanted = EVENTS
@@ -112,6 +117,8 @@ async def test_an_answer_cut_at_every_byte_arrives_whole(tmp_path: Path, framing
 
 
 async def test_each_event_comes_as_it_is_written(tmp_path: Path) -> None:
+    """W18."""
+
     async def stepping(connection: Connection) -> None:
         await connection.request()
         await connection.send(SSE_HEAD + chunk(b"data: 1\n\n"))
@@ -136,6 +143,7 @@ async def test_each_event_comes_as_it_is_written(tmp_path: Path) -> None:
 
 
 async def test_a_single_line_of_700_kb_passes(tmp_path: Path) -> None:
+    """W20."""
     event = b"data: " + b"x" * 700_000 + b"\n\n"
     whole = SSE_HEAD + chunk(event) + LAST
     async with Upstream(answering(whole)) as up, router(tmp_path, up.port) as r, await r.client() as c:
@@ -171,6 +179,7 @@ async def test_answers_without_a_body_keep_the_connection(tmp_path: Path, status
 
 
 async def test_compressed_although_not_asked_for_passes_as_it_is(tmp_path: Path) -> None:
+    """W38, W39."""
     squeezed = b"\x1f\x8b\x08\x00not really"
     async with (
         Upstream(answering(json_answer(squeezed, more=b"content-encoding: gzip\r\n"))) as up,
@@ -185,6 +194,7 @@ async def test_compressed_although_not_asked_for_passes_as_it_is(tmp_path: Path)
 
 
 async def test_a_redirect_is_relayed_without_an_inside_address(tmp_path: Path) -> None:
+    """W58."""
     moved = (
         b"HTTP/1.1 307 Temporary Redirect\r\nlocation: http://10.0.0.7:8000/v1/x\r\ncontent-length: 0\r\n\r\n"
     )
@@ -198,6 +208,7 @@ async def test_a_redirect_is_relayed_without_an_inside_address(tmp_path: Path) -
 
 @pytest.mark.parametrize("status", [b"401 Unauthorized", b"403 Forbidden"])
 async def test_an_engine_that_denies_us_is_not_the_callers_fault(tmp_path: Path, status: bytes) -> None:
+    """W15."""
     denied = answering(json_answer(b'{"error":"key"}', status=status))
     async with Upstream(denied) as up, router(tmp_path, up.port) as r, await r.client() as c:
         c.post(BODY)
@@ -218,6 +229,7 @@ async def test_a_denying_endpoint_is_stale_and_another_is_asked(tmp_path: Path) 
 
 
 async def test_our_credential_goes_up_and_the_callers_does_not(tmp_path: Path) -> None:
+    """W37."""
     async with Upstream(answering(json_answer())) as up, router(tmp_path) as r:
         await r.push([endpoint(0, up.port, credential="engine-secret")])
         async with await r.client() as c:
@@ -274,6 +286,7 @@ async def test_garbage_after_a_whole_answer_spoils_only_the_connection(tmp_path:
     ids=["not http", "two framings", "upgrade"],
 )
 async def test_an_answer_that_is_not_http_is_ours_to_report(tmp_path: Path, answer: bytes) -> None:
+    """W52."""
     async with Upstream(answering(answer)) as up, router(tmp_path, up.port) as r, await r.client() as c:
         c.post(BODY)
         told = await c.answer()

@@ -37,6 +37,7 @@ CUTS = {
 
 @pytest.mark.parametrize("name", CUTS)
 async def test_a_stream_that_dies_ends_in_an_error_event(tmp_path: Path, name: str) -> None:
+    """W24, W26, HO01."""
     cut = CUTS[name]
 
     async def dying(connection: Connection) -> None:
@@ -83,6 +84,8 @@ async def test_a_stream_that_dies_ends_in_an_error_event(tmp_path: Path, name: s
 
 
 async def test_other_apis_are_told_in_their_own_words(tmp_path: Path) -> None:
+    """W24: responses count on, messages have their own shape."""
+
     async def dying(connection: Connection) -> None:
         await connection.request()
         event = b'event: response.output_text.delta\ndata: {"sequence_number":41}\n\n'
@@ -108,6 +111,7 @@ async def test_other_apis_are_told_in_their_own_words(tmp_path: Path) -> None:
 @pytest.mark.parametrize("how", ["fin", "rst"])
 @pytest.mark.parametrize("framing", ["length", "chunked", "gzip stream"])
 async def test_what_has_no_place_for_an_error_is_cut(tmp_path: Path, framing: str, how: str) -> None:
+    """W24, W26: never ended as if it were whole."""
     head = {
         "length": b"content-type: application/json\r\ncontent-length: 100\r\n\r\n",
         "chunked": b"content-type: application/json\r\ntransfer-encoding: chunked\r\n\r\n64\r\n",
@@ -149,6 +153,8 @@ async def test_an_http_1_0_client_sees_a_cut_as_a_reset(tmp_path: Path) -> None:
     ids=["finished", "unfinished"],
 )
 async def test_where_the_close_is_the_end_only_done_tells(tmp_path: Path, stream: bytes, clean: bool) -> None:
+    """W25."""
+
     async def closing(connection: Connection) -> None:
         await connection.request()
         await connection.send(b"HTTP/1.0 200 OK\r\ncontent-type: text/event-stream\r\n\r\n" + stream)
@@ -179,6 +185,7 @@ async def test_a_plain_body_ended_by_the_close_is_whole(tmp_path: Path) -> None:
 
 
 async def test_an_error_event_of_the_engine_passes_as_it_is(tmp_path: Path) -> None:
+    """W27, HO03."""
     stream = b'data: {"n":1}\n\ndata: {"error":{"message":"x","code":500}}\n\ndata: {bro\n\ndata: [DONE]\n\n'
     async with (
         Upstream(answering(SSE_HEAD + chunk(stream) + LAST)) as up,

@@ -52,14 +52,17 @@ async def streams_one(connection: Connection) -> None:
 
 
 async def test_client_gone_before_the_first_byte(tmp_path: Path) -> None:
+    """W31, W33."""
     await leaves_and_measures(tmp_path, only_reads, "waits")
 
 
 async def test_client_gone_in_mid_stream(tmp_path: Path) -> None:
+    """W31, W33."""
     await leaves_and_measures(tmp_path, streams_one, "reads")
 
 
 async def test_a_client_that_closes_its_sending_side_counts_as_gone(tmp_path: Path) -> None:
+    """W32."""
     gone: list[float] = []
 
     async def watched(connection: Connection) -> None:
@@ -77,6 +80,7 @@ async def test_a_client_that_closes_its_sending_side_counts_as_gone(tmp_path: Pa
 
 
 async def test_eight_clients_gone_at_once(tmp_path: Path) -> None:
+    """HO04, W31."""
     gone: list[float] = []
 
     async def watched(connection: Connection) -> None:
@@ -97,6 +101,7 @@ async def test_eight_clients_gone_at_once(tmp_path: Path) -> None:
 
 
 async def test_a_client_that_does_not_read_holds_the_engine_up_and_is_cut(tmp_path: Path) -> None:
+    """W34."""
     sent = 0
 
     async def pouring(connection: Connection) -> None:

@@ -44,6 +44,7 @@ async def one_event_then_silence(connection: Connection) -> None:
 
 
 async def test_silence_within_a_stream(tmp_path: Path) -> None:
+    """W29."""
     profile = RoutingProfile(idle_s=0.1)
     async with (
         Upstream(one_event_then_silence) as up,
@@ -58,6 +59,8 @@ async def test_silence_within_a_stream(tmp_path: Path) -> None:
 
 
 async def test_the_total_ends_a_busy_stream(tmp_path: Path) -> None:
+    """W30."""
+
     async def chatty(connection: Connection) -> None:
         await connection.request()
         await connection.send(SSE_HEAD)

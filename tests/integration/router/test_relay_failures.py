@@ -10,6 +10,8 @@ from .upstream import SSE_HEAD, Connection, Script, Upstream, answering, json_an
 
 
 async def test_a_stale_pooled_connection_is_replaced_unnoticed(tmp_path: Path) -> None:
+    """W54."""
+
     async def closing(connection: Connection) -> None:
         # As the real engine does after each stream: keep-alive announced, socket closed.
         await connection.request()
@@ -25,6 +27,8 @@ async def test_a_stale_pooled_connection_is_replaced_unnoticed(tmp_path: Path) -
 
 
 async def test_a_pooled_connection_that_dies_under_the_request_is_asked_again_once(tmp_path: Path) -> None:
+    """W54."""
+
     async def second_dies(connection: Connection) -> None:
         await connection.request()
         await connection.send(json_answer())
@@ -103,6 +107,7 @@ async def half_a_head(connection: Connection) -> None:
     "script", [reset_at_once, fin_at_once, empty_stream, empty_chunked_stream, half_a_head]
 )
 async def test_without_a_byte_of_body_another_endpoint_is_asked_once(tmp_path: Path, script: Script) -> None:
+    """W28."""
     async with (
         Upstream(script) as bad,
         Upstream(answering(json_answer())) as good,
@@ -161,6 +166,7 @@ async def test_ho14_when_all_are_busy_the_last_one_speaks(tmp_path: Path) -> Non
 
 
 async def test_ho10_when_all_asked_to_be_left_alone_it_is_said_how_long(tmp_path: Path) -> None:
+    """W12."""
     full = answering(json_answer(status=b"429 Too Many", more=b"retry-after: 7\r\n"))
     fuller = answering(json_answer(status=b"503 Busy", more=b"retry-after: 40\r\n"))
     async with (

@@ -44,6 +44,7 @@ async def test_a_request_cut_at_every_byte(tmp_path: Path) -> None:
 
 
 async def test_a_chunked_request_arrives_with_its_length(tmp_path: Path) -> None:
+    """W42, HO18."""
     async with (
         Upstream(answering(json_answer())) as up,
         router(tmp_path, up.port) as r,
@@ -65,6 +66,7 @@ async def test_a_chunked_request_arrives_with_its_length(tmp_path: Path) -> None
 
 @pytest.mark.parametrize("size", [32_769, 1_048_577, 20_000_000])
 async def test_big_bodies_pass_untouched(tmp_path: Path, size: int) -> None:
+    """W43, HO19."""
     body = b'{"messages":[{"image":"' + b"A" * size + b'"}],"model":"m"}'
     async with (
         Upstream(answering(json_answer())) as up,
@@ -77,6 +79,7 @@ async def test_big_bodies_pass_untouched(tmp_path: Path, size: int) -> None:
 
 
 async def test_the_body_is_never_written_anew(tmp_path: Path) -> None:
+    """W44."""
     body = (
         b' {"seed": 0.10000000000000000555, "x":1,"x":2,"n":1e999, '
         b'"s":"\\ud800",\r\n "u":"\xc3\xa9", "model" : "m" } '
@@ -107,6 +110,7 @@ async def test_an_alias_is_spliced_in_and_nothing_else_changes(tmp_path: Path) -
 
 
 async def test_refusals_keep_the_connection_and_carry_an_id(tmp_path: Path) -> None:
+    """W01, W02, W05, W45, W49, HO11."""
     async with router(tmp_path, 9) as r, await r.client() as c:
         for body, status, code, param in [
             (b"{", 400, None, None),
@@ -176,6 +180,7 @@ SMUGGLING = {
 
 @pytest.mark.parametrize("name", SMUGGLING)
 async def test_shapes_with_two_readings_are_refused_and_closed(tmp_path: Path, name: str) -> None:
+    """W51."""
     async with (
         Upstream(answering(json_answer())) as up,
         router(tmp_path, up.port) as r,
@@ -192,6 +197,7 @@ async def test_shapes_with_two_readings_are_refused_and_closed(tmp_path: Path, n
 
 
 async def test_a_length_over_the_limit_is_refused_unread(tmp_path: Path) -> None:
+    """W10, HO19."""
     limits = msgspec.structs.replace(QUICK, max_body_bytes=1000)
     async with Upstream(answering(json_answer())) as up, router(tmp_path, up.port, limits=limits) as r:
         async with await r.client() as c:
@@ -218,6 +224,7 @@ async def test_a_refusal_reaches_a_client_that_is_still_sending(tmp_path: Path) 
 
 
 async def test_heads_over_the_limit(tmp_path: Path) -> None:
+    """W53."""
     async with Upstream(answering(json_answer())) as up, router(tmp_path, up.port) as r:
         for head in (
             b"x-big: " + b"a" * 40_000 + b"\r\n",
@@ -244,6 +251,7 @@ async def test_heads_over_the_limit(tmp_path: Path) -> None:
 
 
 async def test_expectations(tmp_path: Path) -> None:
+    """W41."""
     limits = msgspec.structs.replace(QUICK, max_body_bytes=1000)
     async with Upstream(answering(json_answer())) as up, router(tmp_path, up.port, limits=limits) as r:
         async with await r.client() as c:
@@ -260,6 +268,7 @@ async def test_expectations(tmp_path: Path) -> None:
 
 
 async def test_compressed_requests_are_refused(tmp_path: Path) -> None:
+    """W40."""
     async with router(tmp_path, 9) as r, await r.client() as c:
         c.post(b"\x1f\x8b\x08\x00", more=b"content-encoding: gzip\r\n")
         assert (await c.answer()).status == 415
@@ -300,6 +309,7 @@ async def test_every_spelling_of_a_path_is_one_path(tmp_path: Path, target: byte
 
 
 async def test_upgrades_are_not_tunnelled(tmp_path: Path) -> None:
+    """W57."""
     async with Upstream(answering(json_answer())) as up, router(tmp_path, up.port) as r:
         for raw in (
             b"GET /v1/realtime HTTP/1.1\r\nhost: r\r\nconnection: upgrade\r\nupgrade: websocket\r\n\r\nxyz",
@@ -315,6 +325,8 @@ async def test_upgrades_are_not_tunnelled(tmp_path: Path) -> None:
 
 
 async def test_pipelined_requests_are_answered_in_order(tmp_path: Path) -> None:
+    """W50."""
+
     async def echoing(connection: Connection) -> None:
         while True:
             seen = await connection.request()
@@ -365,6 +377,7 @@ async def test_a_client_may_ask_to_close(tmp_path: Path) -> None:
 
 
 async def test_slow_heads_slow_bodies_and_idle_connections(tmp_path: Path) -> None:
+    """W55."""
     limits = msgspec.structs.replace(QUICK, request_head_s=0.15, request_body_idle_s=0.15, keepalive_s=0.3)
     async with Upstream(answering(json_answer())) as up, router(tmp_path, up.port, limits=limits) as r:
         async with await r.client() as silent:

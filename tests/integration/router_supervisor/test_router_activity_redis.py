@@ -293,7 +293,7 @@ class Counting:
 async def test_a_tick_is_one_script_call_whatever_the_traffic(
     server: EmbeddedRedis, replicas: int, requests: int
 ) -> None:
-    """Rule 1 of idleness costs: nothing per request, nothing per replica."""
+    """W62: Rule 1 of idleness costs: nothing per request, nothing per replica."""
     bench = Bench(server, "one")
     board = bench.loop._board
     rows = {f"m/{number}@1": row(f"m/{number}") for number in range(replicas)}
