@@ -5,6 +5,7 @@ and whenever the page is turned into plain text. Much of it others wrote, and it
 all pages: a piece is one line, and its control characters are shown.
 """
 
+import os
 import shutil
 import sys
 import textwrap
@@ -71,7 +72,12 @@ class Page:
 
 
 def _console(out: TextIO) -> Console:
-    return Console(file=out, highlight=False, emoji=False, soft_wrap=True, markup=False)
+    # rich itself keeps bold and dim under NO_COLOR; who sets it wants none of the codes.
+    plain = bool(os.environ.get("NO_COLOR"))
+    return Console(
+        file=out, highlight=False, emoji=False, soft_wrap=True, markup=False,
+        color_system=None if plain else "auto",
+    )  # fmt: skip
 
 
 def _text(line: list[Piece]) -> Text:
