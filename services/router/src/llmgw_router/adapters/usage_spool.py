@@ -14,7 +14,7 @@ from pathlib import Path
 
 from llmgw_router.core.usage_lines import Closed, Opened, lines_in, lost_record, record_of
 from llmgw_router.ports import UsageBatch
-from llmgw_router.relay.spool import LOCK_SUFFIX, SEGMENT_SUFFIX
+from llmgw_router.relay.spool import LOCK_SUFFIX, NEXT_SUFFIX, SEGMENT_SUFFIX, SPARE_SUFFIX
 
 log = logging.getLogger(__name__)
 
@@ -109,7 +109,8 @@ class SpoolFolder:
             self._owners[owner_id].offsets.pop(name, None)
         for owner_id in batch.gone:
             owner = self._owners.pop(owner_id)
-            (self._path / f"{owner_id}{LOCK_SUFFIX}").unlink(missing_ok=True)
+            for suffix in (LOCK_SUFFIX, NEXT_SUFFIX, SPARE_SUFFIX):
+                (self._path / f"{owner_id}{suffix}").unlink(missing_ok=True)
             if owner.lock is not None:
                 os.close(owner.lock)
 

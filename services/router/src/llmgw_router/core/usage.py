@@ -5,6 +5,7 @@ string is always escaped, so `"usage":{` is never a piece of somebody's text. No
 """
 
 import re
+from collections.abc import Iterator
 from enum import Enum
 
 import msgspec
@@ -15,7 +16,7 @@ from llmgw_router.core.routes import Dialect
 TAIL_BYTES = 16 * 1024
 
 _KEY = b'"usage"'
-_USAGE = re.compile(rb'(?<!\\)"usage"[ \t\r\n]*:[ \t\r\n]*(?=\{)')
+_OBJECT = re.compile(rb"[ \t\r\n]*:[ \t\r\n]*(?=\{)")
 _TOKEN = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"|[{}\[\]]', re.DOTALL)
 #: Longer ones are not usage, whatever they are called.
 _OBJECT_BYTES = 8 * 1024
@@ -84,12 +85,21 @@ def told_at(data: bytes, brace: int) -> tuple[Told, int] | None:
 
 def told_in_json(tail: bytes) -> Told | None:
     """The last top-level `usage` of a JSON object of which `tail` is the end."""
-    found = None
-    for match in _USAGE.finditer(tail, max(0, tail.rfind(_KEY) - _OBJECT_BYTES)):
-        told = told_at(tail, match.end())
+    for brace in _objects_backwards(tail):
+        told = told_at(tail, brace)
         if told is not None and _is_top_level(tail, told[1]):
-            found = told[0]
-    return found
+            return told[0]
+    return None
+
+
+def _objects_backwards(data: bytes) -> Iterator[int]:
+    """Where each object behind a key `usage` begins, the last one first."""
+    at = data.rfind(_KEY)
+    while at >= 0:
+        found = _OBJECT.match(data, at + len(_KEY))
+        if found is not None and data[at - 1 : at] != b"\\":
+            yield found.end()
+        at = data.rfind(_KEY, 0, at)
 
 
 def _is_top_level(data: bytes, after: int) -> bool:
@@ -109,24 +119,21 @@ def _is_top_level(data: bytes, after: int) -> bool:
 
 def told_last(data: bytes) -> Told | None:
     """The last usage object anywhere in whole events."""
-    found = None
-    for match in _USAGE.finditer(data):
-        found = match
-    if found is None:
-        return None
-    told = told_at(data, found.end())
-    return None if told is None else told[0]
+    for brace in _objects_backwards(data):
+        told = told_at(data, brace)
+        return None if told is None else told[0]
+    return None
 
 
 def told_each(data: bytes) -> list[Told]:
     """Every usage object in whole events, in their order."""
-    found = (told_at(data, match.end()) for match in _USAGE.finditer(data))
-    return [told[0] for told in found if told is not None]
+    found = [told_at(data, brace) for brace in _objects_backwards(data)]
+    return [told[0] for told in reversed(found) if told is not None]
 
 
 def has_usage(data: bytes) -> bool:
     """Whether there is one at all; `"usage":null`, as some engines say with each event, is none."""
-    return _KEY in data and _USAGE.search(data) is not None
+    return any(True for _ in _objects_backwards(data))
 
 
 def merged(before: Told | None, later: Told) -> Told:

@@ -51,6 +51,7 @@ class Metering:
         #: Opened with the first tick, and tried again with each while it cannot be.
         self.spool: Spool | None = None
         self._complained = False
+        self._preparing = False
         self.off = True
         self._asking = False
 
@@ -62,15 +63,31 @@ class Metering:
     def tick(self) -> None:
         """Note how far the wall clock is from the monotonic one; the sweep sets it right."""
         self.to_unix_ns = time_ns() - monotonic_ns()
-        if self.spool is None and self._folder is not None and not self.off:
-            try:
-                self.spool = Spool(self._folder, self.hub.new_id().decode(), self.running)
-            except OSError as error:
-                if not self._complained:
-                    self._complained = True
-                    self.hub.log(
-                        logging.ERROR, f"usage cannot be spooled in {self._folder}: {error}; it is lost"
-                    )
+        if self.spool is None:
+            self._open_spool()
+        elif self.spool.wants_next and not self._preparing:
+            self._preparing = True
+            # Once a few thousand requests, and never one's own.
+            self.hub.loop.run_in_executor(None, self._prepare, self.spool)
+
+    def _open_spool(self) -> None:
+        if self._folder is None or self.off:
+            return
+        try:
+            self.spool = Spool(self._folder, self.hub.new_id().decode(), self.running)
+        except OSError as error:
+            if not self._complained:
+                self._complained = True
+                self.hub.log(logging.ERROR, f"usage cannot be spooled in {self._folder}: {error}; it is lost")
+
+    def _prepare(self, spool: Spool) -> None:
+        try:
+            spool.prepare()
+        except OSError:
+            # A full disk: it is counted where a line finds no room, and tried again there.
+            return
+        finally:
+            self._preparing = False
 
     @property
     def spooling(self) -> bool:
