@@ -2,14 +2,16 @@
 
 import email.parser
 import email.policy
+import time
 from email.message import Message
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from llmgw_router.core import multipart
 from llmgw_router.core.body import BodyRefused
-from llmgw_router.core.multipart import boundary_of, is_form, model_of, with_model
+from llmgw_router.core.multipart import boundary_of, is_form, model_of, scan, with_model
 
 B = b"xYz-1"
 TYPE = b"multipart/form-data; boundary=" + B
@@ -46,6 +48,32 @@ def test_an_alias_is_spliced_into_its_part_and_nothing_else_changes() -> None:
     own = bytearray(body)
     assert with_model(own, B, model_of(own, B), "openai/whisper") is own
     assert own == expected
+
+
+def test_no_step_over_a_big_file_takes_long() -> None:
+    """W43, W47: CPU time of the longest step over 25 MB that look like boundaries now and then."""
+    audio = (bytes(range(256)) + b"\r\n--xYz-0") * 95_000
+    body = part(audio, b'"file"') + part(b"whisper-1") + END
+    steps = scan(body, B)
+    longest = 0.0
+    while True:
+        began = time.thread_time()
+        try:
+            next(steps)
+        except StopIteration as done:
+            assert done.value == model_of(body, B)
+            break
+        longest = max(longest, time.thread_time() - began)
+    assert longest < 0.01
+
+
+@pytest.mark.parametrize("step", [1, 3, 7])
+def test_steps_of_any_size_find_the_same(step: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    body = FILE + part(b"whisper-1") + part(b"json", b'"response_format"') + END
+    whole = model_of(body, B)
+    monkeypatch.setattr(multipart, "_STEP_BYTES", step)
+    assert model_of(body, B) == whole
+    assert model_of(b"before\r\n" + body + b"after", B).name == whole.name
 
 
 REFUSED = {

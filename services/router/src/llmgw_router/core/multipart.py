@@ -6,6 +6,7 @@ and engine may not disagree on which model is asked for (W45).
 """
 
 import re
+from collections.abc import Generator
 from dataclasses import dataclass
 
 from llmgw_router.core.body import BodyRefused
@@ -21,6 +22,9 @@ _KIND = re.compile(rb"[ \t]*([A-Za-z0-9!#$&^_.+-]+(?:/[A-Za-z0-9!#$&^_.+-]+)?)[ 
 #: Parts of one form, and bytes of one part's headers: what a form in earnest never has.
 MOST_PARTS = 1000
 MOST_HEAD_BYTES = 8192
+
+#: Searched in one step: a millisecond of audio that looks like boundaries.
+_STEP_BYTES = 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,10 +56,26 @@ def boundary_of(content_type: bytes) -> bytes:
     return boundary
 
 
+Steps = Generator[None, None, FormModel]
+
+
 def model_of(body: Bytes, boundary: bytes) -> FormModel:
-    """Find the part `model`. The whole body is walked, part by part. Raises BodyRefused."""
+    """Find the part `model`, in one go. Raises BodyRefused."""
+    steps = scan(body, boundary)
+    while True:
+        try:
+            next(steps)
+        except StopIteration as done:
+            found: FormModel = done.value
+            return found
+
+
+def scan(body: Bytes, boundary: bytes) -> Steps:
+    """Find the part `model`, a step at a time (W43); the generator's value is what was found. The whole body
+    is walked, part by part. Raises BodyRefused."""
     found: FormModel | None = None
-    for head_start, start, end in _parts(body, boundary):
+    parts = yield from _parts(body, boundary)
+    for head_start, start, end in parts:
         name = _name(bytes(body[head_start : start - 4]))
         if name != b"model":
             continue
@@ -84,17 +104,26 @@ def with_model(body: Bytes, boundary: bytes, found: FormModel, name: str) -> Byt
     return body[: found.start] + value + body[found.end :]
 
 
-def _parts(body: Bytes, boundary: bytes) -> "list[tuple[int, int, int]]":
+def _find(body: Bytes, what: bytes, at: int) -> Generator[None, None, int]:
+    for start in range(at, len(body), _STEP_BYTES):
+        found = body.find(what, start, start + _STEP_BYTES + len(what) - 1)
+        if found >= 0:
+            return found
+        yield
+    return -1
+
+
+def _parts(body: Bytes, boundary: bytes) -> Generator[None, None, list[tuple[int, int, int]]]:
     """(where the head begins, where the content begins, where it ends) of each part."""
     dash = b"--" + boundary
     if body.startswith(dash):
         at = len(dash)
     else:
         # A preamble, which nobody reads (RFC 2046 section 5.1.1).
-        first = body.find(b"\r\n" + dash)
+        first = yield from _find(body, b"\r\n" + dash, 0)
         if first < 0:
             raise _bad("its boundary never occurs in it")
-        if body.find(dash, 0, first) >= 0:
+        if (yield from _find(body, dash, 0)) < first:
             raise _bad("its boundary stands in the middle of a line")
         at = first + 2 + len(dash)
     delimiter = b"\r\n" + dash
@@ -102,7 +131,7 @@ def _parts(body: Bytes, boundary: bytes) -> "list[tuple[int, int, int]]":
     while True:
         ending = bytes(body[at : at + 2])
         if ending == b"--":
-            if body.find(dash, at) >= 0:
+            if (yield from _find(body, dash, at)) >= 0:
                 raise _bad("something follows its last boundary")
             return parts
         if ending != b"\r\n":
@@ -117,7 +146,7 @@ def _parts(body: Bytes, boundary: bytes) -> "list[tuple[int, int, int]]":
             raise _bad("a part has no headers")
         start = blank + 4
         # The blank line may be the line end of an empty part's delimiter.
-        end = body.find(delimiter, blank + 2)
+        end = yield from _find(body, delimiter, blank + 2)
         if end < 0:
             raise _bad("it does not end with its closing boundary")
         if end < start:

@@ -31,6 +31,9 @@ def read_model(exchange: "Exchange") -> None:
                 content_type = None
         if content_type is not None:
             boundary = multipart.boundary_of(content_type)
+            if len(body) > BIG_BYTES:
+                _step(exchange, multipart.scan(body, boundary), boundary)
+                return
             found = multipart.model_of(body, boundary)
             exchange.spot = (boundary, found)
             name = found.name
@@ -57,20 +60,20 @@ def rename(exchange: "Exchange", name: str) -> None:
     exchange.spot = None
 
 
-def _step(exchange: "Exchange", steps: Steps) -> None:
+def _step(exchange: "Exchange", steps: "Steps | multipart.Steps", boundary: bytes = b"") -> None:
     if exchange.phase == OVER:
         # Its client has left meanwhile, or its time was up.
         return
     try:
         next(steps)
     except StopIteration as done:
-        found: Found = done.value
-        exchange.spot = found
+        found: Found | multipart.FormModel = done.value
+        exchange.spot = found if isinstance(found, Found) else (boundary, found)
         exchange.hub.guard(exchange, exchange.named, found.name)
     except BodyRefused as refused:
         exchange.refuse(refused.kind, str(refused))
     else:
-        exchange.hub.loop.call_soon(exchange.hub.guard, exchange, _step, exchange, steps)
+        exchange.hub.loop.call_soon(exchange.hub.guard, exchange, _step, exchange, steps, boundary)
 
 
 def _content_type(head: list[bytes]) -> bytes:
