@@ -286,6 +286,54 @@ async def test_a_model_that_is_removed_while_requests_queue_for_it(tmp_path: Pat
         await gone(r)
 
 
+async def test_held_and_queued_are_told_apart_in_the_record(tmp_path: Path) -> None:
+    engine = Gated()
+    async with engine.upstream() as up, router(tmp_path, models=[cold()], config=config()) as r:
+        asked = [await ask(r) for _ in range(2)]
+        await r.until(lambda: r.pool.held == {"m": 2})
+        await asyncio.sleep(0.1)
+        await r.push([busy(0, up.port)], [cold(availability=Availability.READY)])
+        await r.until(lambda: engine.running == 1)
+        await asyncio.sleep(0.1)
+        engine.allow(2)
+        for c in asked:
+            assert (await c.answer()).status == 200
+            c.close()
+        await gone(r)
+        await r.until(lambda: len(r.heard.records) == 2)
+        at_once, queued = sorted(r.heard.records, key=lambda one: one.queue_ms or 0)
+        assert at_once.queue_ms is None
+        assert (queued.queue_ms or 0) >= 90
+        assert min(at_once.hold_ms or 0, queued.hold_ms or 0) >= 90
+
+
+async def test_other_limits_hold_from_the_next_moment_on(tmp_path: Path) -> None:
+    engine = Gated()
+    tight = config(admission=Admission(max_in_flight=1))
+    async with engine.upstream() as up, router(tmp_path, config=tight) as r:
+        await r.push([busy(0, up.port, 4)])
+        asked = [await ask(r)]
+        await r.until(lambda: engine.running == 1)
+        asked += await ask_in_order(r, 4)
+        # Those who wait are let in by the new rules, as far as the engine has room.
+        r.pool.reconfigure(config(admission=Admission(max_in_flight_per_model=3)))
+        await r.until(lambda: engine.running == 3)
+        r.pool.reconfigure(config(admission=Admission()))
+        await r.until(lambda: engine.running == 4)
+        r.pool.reconfigure(config(admission=Admission(heed_concurrency=False)))
+        await r.until(lambda: engine.running == 5)
+        # What was let in without a limit is counted when there is one again.
+        r.pool.reconfigure(tight)
+        engine.allow(4)
+        await r.until(lambda: engine.running == 1)
+        (c,) = await ask_in_order(r, 1)
+        engine.allow(2)
+        for one in (*asked, c):
+            assert (await one.answer()).status == 200
+            one.close()
+        await gone(r)
+
+
 async def test_no_byte_is_sent_while_a_request_waits(tmp_path: Path) -> None:
     engine = Gated()
     async with engine.upstream() as up, router(tmp_path, config=config()) as r:

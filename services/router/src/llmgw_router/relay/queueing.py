@@ -2,12 +2,11 @@
 
 A request is *let in* before an endpoint is chosen: it takes a place at its model's gate, keeps it over
 retries, and gives it back when it ends, on whichever path. Who finds a limit reached, or others waiting,
-waits in its model's line; the endpoint is chosen when it leaves the line, from the table of that moment.
-Nothing is sent to the client meanwhile, unless it has asked to be told that it waits.
+waits in its model's line, and nothing is sent to it meanwhile; the endpoint is chosen when it leaves the
+line, from the table of that moment.
 
 No timer belongs to a request: a place that becomes free here is given on in the same turn of the loop, and
-while anybody waits one timer of the worker looks for places that became free elsewhere. Deadlines are the
-sweep's.
+while anybody waits one timer of the worker looks for places that became free elsewhere.
 """
 
 from itertools import islice
@@ -20,7 +19,7 @@ from llmgw_router.relay.gates import ROUTER_GATE, Gate
 from llmgw_router.relay.heartbeat import prepare
 from llmgw_router.relay.ipc import Gates, GateWanted, Queued
 from llmgw_router.relay.model_queue import ModelQueue
-from llmgw_router.relay.phase import QUEUED
+from llmgw_router.relay.phase import HELD, QUEUED
 
 if TYPE_CHECKING:
     from llmgw_router.core.config import Admission
@@ -233,8 +232,10 @@ class Queueing:
         self._router.wait(1)
         hub.gauge("requests_queued", 1)
         exchange.waits = self
-        exchange.phase = QUEUED
         exchange.queue_began_ns = monotonic_ns()
+        if exchange.phase == HELD:
+            exchange.held_ns = exchange.queue_began_ns - exchange.started_ns - exchange.queued_ns
+        exchange.phase = QUEUED
         exchange.hold_until = hub.loop.time() + profile.queue_s
         prepare(exchange)
         self._waiting[queue.name] = queue
