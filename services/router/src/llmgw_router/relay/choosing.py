@@ -250,6 +250,9 @@ class Chooser:
 
 
 def _header_of(lines: list[bytes], name: bytes) -> bytes | None:
+    if name not in b"\n".join(lines).lower():
+        # As nearly always, and much cheaper than looking at each line.
+        return None
     size = len(name)
     for line in lines:
         if line[:size].lower() == name:

@@ -9,6 +9,7 @@ Keys hold the scope (pool, model, tenant) beside the hash (HO24). A collision, o
 scope, costs a computed prefix and nothing else.
 """
 
+from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from typing import Final
 from zlib import crc32
@@ -19,10 +20,12 @@ from llmgw_router.core.config import Choosing
 #: behind. The first cut is about 64 tokens: what is shorter is computed faster than it is looked up.
 CUTS: Final = (
     256,
-    *range(512, 8 * 1024 + 1, 512),
+    512,
+    *range(1024, 8 * 1024 + 1, 1024),
     *range(10 * 1024, 32 * 1024 + 1, 2 * 1024),
     *range(40 * 1024, 128 * 1024 + 1, 8 * 1024),
 )
+_PIECES: Final = tuple(slice(begin, end) for begin, end in zip((0, *CUTS), CUTS, strict=False))
 #: As much of a prompt as is ever looked at.
 MOST_BYTES: Final = CUTS[-1]
 
@@ -58,18 +61,11 @@ def scope_of(pools: tuple[str, ...] | None, model: str, tenant: str | None) -> i
 
 def chain_of(text: bytes, scope: int) -> list[int]:
     """Keys of the prefixes of `text`, shortest first; what lies behind the last cut is left out."""
-    size = len(text)
-    keys: list[int] = []
-    high = scope << 32
     value = scope
-    at = 0
-    for cut in CUTS:
-        if cut > size:
-            break
-        value = crc32(text[at:cut], value)
-        keys.append(high | value)
-        at = cut
-    return keys
+    high = scope << 32
+    return [
+        high | (value := crc32(text[piece], value)) for piece in _PIECES[: bisect_right(CUTS, len(text))]
+    ]
 
 
 def session_key(session: bytes, scope: int) -> int:

@@ -66,7 +66,6 @@ def read(body: bytes | bytearray) -> Prompt | None:
     except (msgspec.DecodeError, RecursionError):
         return None
     pieces: list[str] = []
-    tools = bytes(said.tools)
     if said.system is not None:
         _content(pieces, said.system)
     if said.instructions is not None:
@@ -84,8 +83,8 @@ def read(body: bytes | bytearray) -> Prompt | None:
         _prompts(pieces, said.prompt)
     # A lone surrogate cannot come out of this decoder, so this cannot fail.
     text = "\x1e".join(pieces).encode()
-    if tools:
-        text = tools[:MOST_BYTES] + b"\x1e" + text
+    if said.tools:
+        text = bytes(said.tools)[:MOST_BYTES] + b"\x1e" + text
     return Prompt(text, said.prompt_cache_key, said.user)
 
 
