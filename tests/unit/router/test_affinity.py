@@ -103,7 +103,7 @@ def test_ho23_on_a_miss_the_load_decides_and_beyond_the_bound_too() -> None:
     prefixes.learn(found(prefixes, LONG), "busy")
     known = found(prefixes, LONG)
     assert pick(Field([busy, idle]), RULES, now=1.0, chance=0.5, match=known) == (idle, LOAD)
-    busy.load = 2
+    busy.load = 1
     assert pick(Field([busy, idle]), RULES, now=1.0, chance=0.5, match=known) == (busy, PREFIX)
 
 
