@@ -2,14 +2,26 @@
 
 from dataclasses import replace
 
+import pytest
+
 from llmgw_controller.core.apply import apply
 from llmgw_controller.core.catalog import spec_hash
 from llmgw_controller.core.earmarks import places_after
 from llmgw_controller.core.heard import Exit, ShardState
 from llmgw_controller.core.plan import PutAttempt, Release, Reserve
-from llmgw_controller.core.rows import AttemptRow, EvictionState, Phase, Wish
+from llmgw_controller.core.rows import AttemptRow, Cause, EvictionState, Phase, Wish
 from llmgw_kit.ids import NodeId, ReplicaId
-from tests.unit.controller.build import activity, model, node, profile, replica, router, shard, weights_of
+from tests.unit.controller.build import (
+    NOW,
+    activity,
+    model,
+    node,
+    profile,
+    replica,
+    router,
+    shard,
+    weights_of,
+)
 from tests.unit.controller.room import ELSE, HELD, NEW, OLD, Room, idle_one
 
 GANG = model("gang", profile("g", nodes=2, gpus_per_node=2, tensor_parallel=4), idle_after_s=None, priority=1)
@@ -135,3 +147,15 @@ def test_nobody_leaves_for_who_has_room_and_only_waits_until_its_profile_may_be_
     room.step()
     assert room.rows["new/1"].phase is Phase.RESERVED
     assert room.receipt.state is EvictionState.DONE
+
+
+@pytest.mark.parametrize(("ago_s", "evicted"), [(10.0, []), (60.0, ["old/1"])])
+def test_room_that_should_have_come_free_long_ago_is_not_waited_for(ago_s, evicted):
+    """Seeds 50005 and 50007: what leaves frees its devices by itself, so nobody was evicted; but its agent did
+    nothing that it was told, and who waited did so for ever."""
+    left = replica(
+        ELSE, 1, Phase.STOPPING, shard("else/1", "n2", 0), since=NOW - ago_s, cause=Cause.ACTIVATION
+    )
+    room = Room(OLD, ELSE, NEW, nodes=[node("n1", 1), node("n2", 1)], rows=(HELD, left))
+    room.step()
+    assert [one.victim_replica_id for one in room.receipts] == evicted

@@ -67,13 +67,20 @@ def exit_late_s(snapshot: Snapshot, row: ReplicaRow, now: float) -> float:
     return now - row.since - (profile.stop_grace_s if profile is not None else 0.0)
 
 
+def exit_is_overdue(snapshot: Snapshot, row: ReplicaRow, now: float) -> bool:
+    """It is to end, and its exit should have been seen: nobody knows when its devices come free."""
+    if row.phase not in _ENDING or not (_is_stuck(row) or exit_late_s(snapshot, row, now) >= EXIT_S):
+        return False
+    return bool(unseen_exits(snapshot, row))
+
+
 def deaf_nodes(snapshot: Snapshot, now: float) -> frozenset[NodeId]:
     """Nodes that do not do what they are told: whoever can goes elsewhere."""
     found: set[NodeId] = set()
     for row in snapshot.stored.sorted_replicas:
         if row.phase is Phase.RESERVED and start_waits_s(snapshot, row, now) >= EXIT_S:
             found.update(not_taken_up(snapshot, row))
-        elif row.phase in _ENDING and (_is_stuck(row) or exit_late_s(snapshot, row, now) >= EXIT_S):
+        elif exit_is_overdue(snapshot, row, now):
             found.update(one.node_id for one in unseen_exits(snapshot, row))
     return frozenset(found)
 

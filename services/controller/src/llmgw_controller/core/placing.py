@@ -19,7 +19,7 @@ from llmgw_controller.core.failing import (
 from llmgw_controller.core.finder import Finder
 from llmgw_controller.core.hearing import is_learning
 from llmgw_controller.core.idleness import idle_replicas
-from llmgw_controller.core.overdue import deaf_nodes
+from llmgw_controller.core.overdue import deaf_nodes, exit_is_overdue
 from llmgw_controller.core.placement import Placement, Refusal, explain, kept, memo_of, place, placed
 from llmgw_controller.core.plan import FetchWeights, PutReplica, Reserve, Severity, Start
 from llmgw_controller.core.replica import with_phase
@@ -80,6 +80,7 @@ class _Table:
             for row in draft.replicas()
             if row.holds_devices
             and (row.wish is not Wish.SERVE or row.phase in (Phase.BACKOFF, Phase.FAILED))
+            and not exit_is_overdue(draft.snapshot, row, draft.now)
         )
         self._memo_leaving = memo_of(draft.snapshot, found, self._leaving)
         #: Nodes that go last.

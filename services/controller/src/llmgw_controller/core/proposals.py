@@ -18,6 +18,7 @@ from llmgw_controller.core.explain import Fit
 from llmgw_controller.core.failing import is_resting, startable
 from llmgw_controller.core.hearing import brake, is_learning
 from llmgw_controller.core.loads import quantile
+from llmgw_controller.core.overdue import exit_is_overdue
 from llmgw_controller.core.placement import explain, memo_of
 from llmgw_controller.core.regret import Prices, prices
 from llmgw_controller.core.rows import EvictionState, ReplicaRow, Wish
@@ -208,6 +209,7 @@ class _Coming:
             row.replica_id
             for row in snapshot.stored.sorted_replicas
             if row.wish is not Wish.SERVE and row.holds_devices and row.replica_id not in victims
+            if not exit_is_overdue(snapshot, row, now)
         )
 
     def room_for(self, model: Model) -> bool:
