@@ -5,9 +5,17 @@ from pathlib import Path
 
 from llmgw_router.core.config import Limits, RoutingProfile
 from llmgw_router.core.errors import KINDS, WRITE_STALL
+from llmgw_router.core.routes import ROUTES
 
 PAGE = (Path(__file__).parents[3] / "docs" / "router-wire.md").read_text()
 ROWS = {(int(status), code) for status, code in re.findall(r"^\| (\d{3}) \| `(\w+)` \|", PAGE, re.MULTILINE)}
+
+
+def test_every_route_is_on_the_page() -> None:
+    table = PAGE.partition("## What is served")[2].partition("\n- ")[0]
+    assert {route.path.decode() for route in ROUTES} == {
+        path for path in re.findall(r"`(/[^` ]*)`", table) if not path.startswith("/v1/models")
+    }
 
 
 def test_every_refusal_is_on_the_page() -> None:
