@@ -201,6 +201,38 @@ async def test_every_try_is_one_row_and_a_refusal_that_reached_no_engine_is_none
         assert (row.source, row.complete) == ("unknown", False)
 
 
+async def test_nothing_stays_open_of_what_failed_or_was_left_ho15_ho16(tmp_path: Path) -> None:
+    """After aborts and refusals a worker is killed: it has nothing to own up to, and the next one serves."""
+
+    async def script(connection: Connection) -> None:
+        while True:
+            seen = await connection.request()
+            if b"stream" not in seen.body:
+                await connection.send(json_answer())
+                continue
+            await connection.send(SSE_HEAD + chunk(EVENTS[0]))
+            await connection.closed_by_peer()
+            return
+
+    async with Upstream(script) as engine, metered(tmp_path, engine.port) as (one, spools):
+        async with await one.client() as client:
+            client.post(STREAM)
+            await client.head()
+            await client.chunk()
+        for body in (b'{"model":"x"}', b"{", b'{"model":1}', b""):
+            assert (await ask(one, body)).status in (400, 404)
+        async with await one.client() as client:
+            client.send(b"POST %b HTTP/1.1\r\nhost: r\r\ncontent-length: 999999999\r\n\r\n" % CHAT)
+            assert (await client.answer()).status == 413
+        assert (await ask(one)).status == 200
+        await one.until(one.quiet)
+        (worker,) = one.pool._seats
+        assert worker.process is not None
+        worker.process.kill()
+        await one.until(lambda: worker.deaths == 1 and worker.serving.is_set())
+        assert sorted(row.status or 0 for row in rows(spools)) == [200, 499]
+
+
 async def test_who_used_it_stands_in_the_row(tmp_path: Path) -> None:
     folder = tmp_path / "usage"
     folder.mkdir()

@@ -244,8 +244,8 @@ class RouterSettings(ServiceSettings):
 
     @property
     def records_usage(self) -> bool:
-        """Whether there is somewhere to put it."""
-        return self.usage != "off" and (self.usage_file is not None or self.database_url is not None)
+        """Whether there is somewhere to put it; `usage` may be switched on while the router runs."""
+        return self.usage_file is not None or self.database_url is not None
 
     @property
     def guarded(self) -> bool:

@@ -89,6 +89,10 @@ def _told() -> Iterator[None]:
     """Everything that a database can do wrong passes for us: we go on with what we know, and ask again."""
     try:
         yield
+    except asyncpg.UndefinedTableError as e:
+        raise Unavailable(
+            f"keys cannot be read from Postgres: {e}; a controller of this version makes the tables"
+        ) from e
     except (asyncpg.PostgresError, *SUSPECT, TimeoutError) as e:
         raise Unavailable(f"keys cannot be read from Postgres: {str(e) or type(e).__name__}") from e
 

@@ -43,6 +43,10 @@ class PostgresUsage:
             if self._connection is None or self._connection.is_closed():
                 self._connection = await connect_one(self._dsn, application="llmgw-router-usage")
             await self._connection.execute(_PUT, *columns)
+        except asyncpg.UndefinedTableError as e:
+            raise Unavailable(
+                f"usage cannot be written to Postgres: {e}; a controller of this version makes the tables"
+            ) from e
         except (asyncpg.PostgresError, *SUSPECT, TimeoutError) as e:
             await self.close()
             raise Unavailable(f"usage cannot be written to Postgres: {str(e) or type(e).__name__}") from e
