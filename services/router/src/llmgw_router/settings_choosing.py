@@ -58,7 +58,7 @@ class ChoosingEntry(BaseModel):
     retry_share: Share = Field(0.2, description="of the requests may be asked again elsewhere, per worker")
     retry_min_per_s: float = Field(2.0, ge=0, description="and so many a second besides")
     explain: bool = Field(False, description="without API keys: x-llmgw-decision for everybody")
-    keep_decisions: int = Field(0, ge=0, le=10_000, description="choices kept for /debug/decisions")
+    keep_decisions: int = Field(0, ge=0, le=10_000, description="choices kept for /admin/explain")
 
     def choosing(self) -> Choosing:
         """As the workers know it."""
