@@ -110,6 +110,7 @@ FAILED = {
     "the engine's": (500, None, "e@1", True),
     "cut in mid-stream": (200, "stream_interrupted", "e@1", True),
     "left by its client": (499, None, "e@1", False),
+    "cut off as it took nothing": (499, "client_stalled", "e@1", False),
     "the caller's fault": (404, None, "e@1", False),
 }
 
