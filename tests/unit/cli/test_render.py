@@ -154,3 +154,24 @@ def test_an_empty_fleet_is_told_what_comes_first():
     assert lines[-1] == "Next: llmgwctl nodes · llmgwctl model shipped"
     lines = rendered(replicas.render_shards, pb.ListReplicasResponse(info=info))
     assert lines[1:] == ["no engine runs and none is being started; see: llmgwctl replicas"]
+
+
+def test_what_a_probe_was_answered_is_one_short_text_and_a_replica_held_back_no_trouble():
+    html = "/health answers 501: <!DOCTYPE HTML>\n" + "   <p>Unsupported method</p>\n" * 40
+    rows = [
+        pb.ReplicaRow(replica_id="big/1", phase=pb.REPLICA_PHASE_STARTING, probe_error=html),
+        pb.ReplicaRow(
+            replica_id="big/2", phase=pb.REPLICA_PHASE_BACKOFF, until_unix_s=fleet.NOW + 1800,
+            reason="held back by an operator in the place of big/0",
+        ),
+        pb.ReplicaRow(replica_id="big/3", phase=pb.REPLICA_PHASE_BACKOFF, restarts=2, until_unix_s=fleet.NOW),
+    ]  # fmt: skip
+    answer = pb.ListReplicasResponse(info=fleet.status().info, replicas=rows)
+    lines = rendered(replicas.render_replicas, answer, every=True)
+    assert sum("Unsupported" in line for line in lines) <= 3
+    (held,) = [line for line in lines if "big/2" in line and "held" not in line]
+    assert held.startswith(" * big/2")
+    assert "waits" in held
+    (failing,) = [line for line in lines if "big/3" in line]
+    assert failing.startswith("!! big/3")
+    assert "BACKOFF" in failing

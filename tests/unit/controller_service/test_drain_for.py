@@ -119,7 +119,8 @@ async def test_away_for_a_while_and_back_by_itself(seat: Seat) -> None:
     (told,) = await drain(seat, "old/1", for_s=120.0)
     assert told == dry
     assert told.text.endswith(
-        "old/2 takes its place in 2 m 00 s, not before. Sooner: llmgwctl replica stop old/2"
+        "; then its 2 GPUs are free; old/2 takes its place in 2 m 00 s, not before. "
+        "Sooner: llmgwctl replica stop old/2"
     )
     await seat.until("old/1 is gone", lambda: "old/1" not in seat.rows)
     held = seat.rows["old/2"]

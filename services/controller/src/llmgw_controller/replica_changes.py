@@ -7,7 +7,7 @@ from dataclasses import replace
 from llmgw.v1 import operator_pb2 as pb
 from llmgw_controller.core.activity import Idle, Verdicts
 from llmgw_controller.core.apply import apply
-from llmgw_controller.core.dismissal import Dismissal, dismiss, successor
+from llmgw_controller.core.dismissal import Dismissal, another, dismiss, successor
 from llmgw_controller.core.hold import held_successor
 from llmgw_controller.core.idleness import verdicts
 from llmgw_controller.core.plan import Change, PutEvent, PutReplica, Severity
@@ -63,7 +63,7 @@ async def let_go(
                 held = _held(snapshot, found.row, away_s, now)
                 text = f"not before {lasting(away_s)} from now, in the place of {name}"
                 mine += [PutReplica(held), PutEvent(now, "held_back", held.replica_id, text, Severity.INFO)]
-                told[-1].text += _comes_back(held, away_s)
+                told[-1].text = _comes_back(snapshot, found, held, away_s)
             changes += mine
             snapshot = replace(snapshot, stored=apply(snapshot.stored, mine))
         if not dry_run:
@@ -98,9 +98,11 @@ def _held(snapshot: Snapshot, gone: ReplicaRow, away_s: float, now: float) -> Re
     return held_successor(snapshot, gone, model, until=now + away_s, now=now)
 
 
-def _comes_back(held: ReplicaRow, away_s: float) -> str:
+def _comes_back(snapshot: Snapshot, found: Dismissal, held: ReplicaRow, away_s: float) -> str:
+    """Not started where there is room, as else, but at its time."""
+    goes = found.text.removesuffix(f"; {another(snapshot.catalog.models[held.model])}")
     return (
-        f"; {held.replica_id} takes its place in {lasting(away_s)}, not before. "
+        f"{goes}; {held.replica_id} takes its place in {lasting(away_s)}, not before. "
         f"Sooner: llmgwctl replica stop {held.replica_id}"
     )
 

@@ -14,6 +14,8 @@ def phase(row: operator_pb2.ReplicaRow) -> str:
     word = _word(operator_pb2.ReplicaPhase.Name(row.phase), "REPLICA_PHASE_")
     if word == "starting" and row.HasField("progress"):
         return f"starting {row.progress * 100:.0f} %"
+    if word == "backoff" and not row.restarts:
+        return "waits"
     return word.upper() if word in ("unplaceable", "failed", "backoff") else word
 
 

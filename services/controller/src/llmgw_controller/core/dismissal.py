@@ -50,7 +50,7 @@ def dismiss(snapshot: Snapshot, row: ReplicaRow, wish: Wish, now: float) -> Dism
         when = silent if is_unreachable(row, snapshot, now) else ""
         parts.append(f"then its {counted(gpus, 'GPU')} {'is' if gpus == 1 else 'are'} free{when}")
     if model is not None:
-        parts.append(f"{_wanted_by(model)}, so another is started where there is room")
+        parts.append(another(model))
     outcome = "draining" if gone.wish is Wish.DRAIN else "stopping"
     return Dismissal(gone, outcome, f"{row.replica_id} {'; '.join(parts)}", gpus, another=model is not None)
 
@@ -81,7 +81,7 @@ def _leaving_already(row: ReplicaRow, now: float) -> str:
     return f"{row.replica_id} is leaving already ({row.reason or row.wish.value})"
 
 
-def _wanted_by(model: Model) -> str:
-    if model.replicas:
-        return f"configuration keeps {model.replicas}"
-    return "requests wait for it"
+def another(model: Model) -> str:
+    """Why one takes its place."""
+    why = f"configuration keeps {model.replicas}" if model.replicas else "requests wait for it"
+    return f"{why}, so another is started where there is room"

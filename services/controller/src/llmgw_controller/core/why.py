@@ -230,6 +230,8 @@ def _now(snapshot: Snapshot, model: Model, now: float) -> str:
         told = ailing(snapshot, row, now)
         if not is_routable(row, snapshot, now):
             line = f"{row.replica_id} {row.phase.value} for {lasting(now - row.since)}"
+            if row.phase is Phase.BACKOFF and row.until is not None:
+                line += f" ({row.reason}), again in {lasting(row.until - now)}"
             others.append(line if told is None else f"{line}, {told}")
         elif told is not None:
             others.append(f"{row.replica_id} {told}")

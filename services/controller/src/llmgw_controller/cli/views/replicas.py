@@ -1,6 +1,7 @@
 """`llmgwctl replicas`, `shards` and `models`."""
 
 from collections import Counter
+from textwrap import shorten
 
 from llmgw.v1 import operator_pb2 as pb
 from llmgw.v1 import routing_pb2
@@ -10,6 +11,8 @@ from llmgw_controller.cli.text import ago, count, duration, joined
 from llmgw_controller.cli.views.common import first_line, idle_for, marked, number
 
 SHOWN = 20
+#: Characters of what a probe was answered: some servers answer with a page.
+PROBE_MOST = 160
 _TROUBLE = (pb.REPLICA_PHASE_UNPLACEABLE, pb.REPLICA_PHASE_FAILED, pb.REPLICA_PHASE_BACKOFF)
 
 
@@ -71,7 +74,8 @@ def _notes(page: Page, r: pb.ReplicaRow, now: float) -> None:
         until = r.HasField("until_unix_s") and r.phase == pb.REPLICA_PHASE_BACKOFF
         told.append(r.reason + (f", again in {duration(r.until_unix_s - now)}" if until else ""))
     if r.HasField("probe_error"):
-        told.append(f"{'up, but its probe fails' if _up(r) else 'probing'}: {r.probe_error}")
+        said = shorten(r.probe_error, PROBE_MOST, placeholder=" …")
+        told.append(f"{'up, but its probe fails' if _up(r) else 'probing'}: {said}")
     if r.HasField("stalled_s"):
         told.append(f"no token for {duration(r.stalled_s)} while requests run")
     for text in told:
@@ -84,7 +88,8 @@ def _up(r: pb.ReplicaRow) -> bool:
 
 def _rank(r: pb.ReplicaRow) -> int:
     if r.unreachable or r.phase in _TROUBLE:
-        return 0
+        # Waiting without a failed start, as where an operator holds it back, is nobody's trouble.
+        return 1 if r.phase == pb.REPLICA_PHASE_BACKOFF and not r.restarts and not r.unreachable else 0
     if _up(r) and words.idleness(r.idleness) == "unknown":
         return 1
     busy = r.phase == pb.REPLICA_PHASE_READY and words.idleness(r.idleness) == "busy"
