@@ -8,6 +8,7 @@ import msgspec
 import pytest
 
 from llmgw_kit.errors import StartupError
+from llmgw_router.adapters.probe import HttpProbe
 from llmgw_router.core.config import UpstreamTls, WorkerConfig
 from llmgw_router.relay.ipc import EndpointRow
 from llmgw_router.settings_edges import check_origins, check_tls
@@ -158,6 +159,21 @@ async def test_a_certificate_of_ours_is_shown_where_one_is_asked_for(tmp_path: P
             answer = await c.answer()
             assert (answer.status, json.loads(answer.body)["error"]["code"]) == (502, "upstream_unreachable")
     assert len(up.seen) == 1
+
+
+async def test_health_checks_trust_what_requests_trust(ca: Authority) -> None:
+    """An engine that is only asked whether it lives is verified as well, by what a reload may have changed."""
+    up = engine(ca.sign("health", names=HERE))
+    async with up:
+        plain, known = row(up.port), row(up.port, tls_ca=str(ca.cert), tls_name="engine.example")
+        assert await HttpProbe().alive([plain]) == frozenset()
+        assert await HttpProbe().alive([known]) == {known.endpoint_id}
+        trusted = [UpstreamTls()]
+        probe = HttpProbe(lambda: trusted[0])
+        assert await probe.alive([plain]) == frozenset()
+        trusted[0] = UpstreamTls(ca=str(ca.cert))
+        assert await probe.alive([plain]) == {plain.endpoint_id}
+    assert {seen.line for seen in up.seen} == {b"GET /health HTTP/1.1"}
 
 
 def test_files_that_cannot_be_used_are_told_at_start(tmp_path: Path, ca: Authority) -> None:

@@ -219,7 +219,7 @@ class Router:
             async with asyncio.TaskGroup() as group:
                 group.create_task(follower.run())
                 if kept is not None:
-                    group.create_task(use_kept_routes(kept, self.board, HttpProbe(), self.clock))
+                    group.create_task(use_kept_routes(kept, self.board, self._probe(), self.clock))
 
         self._spawn(learn(), "routes")
         self._spawn(keep_routes(self.board, store, self.clock), "keep routes")
@@ -271,7 +271,7 @@ class Router:
         self._spawn(self.access_log.run(), "access log")
         self._spawn(self.pool.watch(hang_s=self.settings.worker_hang_s, sleep=self.clock.sleep), "watch")
         self.trace_to(self.settings.tracing)
-        self._spawn(keep_probing(self.pool, self.board, HttpProbe(), self.clock), "health checks")
+        self._spawn(keep_probing(self.pool, self.board, self._probe(), self.clock), "health checks")
         await until_stopped(stop, *self._tasks)
 
     async def drain(self) -> None:
@@ -326,6 +326,9 @@ class Router:
         self.access_log.close()
         if self.spans is not None:
             await self.spans.close()
+
+    def _probe(self) -> HttpProbe:
+        return HttpProbe(lambda: self.settings.upstream_tls())
 
     def _spawn(self, work: Coroutine[Any, Any, None], name: str) -> None:
         self._tasks.append(asyncio.create_task(work, name=name))
