@@ -36,11 +36,10 @@ async def keep_probing(pool: Suspecting, board: Board, probe: Probe, clock: Cloc
     """Ask the suspects once a period. For ever."""
     dead_before: frozenset[str] = frozenset()
     while True:
-        period_s = pool.probe_s
-        await clock.sleep(_OFF_S if period_s is None else period_s)
+        await clock.sleep(pool.probe_s or _OFF_S)
         endpoints = board.routes.endpoints
         rows = [endpoints[key] for key in sorted(pool.suspects) if key in endpoints]
-        if period_s is None or not rows:
+        if pool.probe_s is None or not rows:
             dead_before = frozenset()
             continue
         alive = await probe.alive(rows)
