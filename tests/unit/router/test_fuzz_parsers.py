@@ -55,7 +55,7 @@ class ClientWire(Wire):
 class Rig:
     """A hub, an engine and a cold application that answer at once, and what passed through them."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, noting: bool = True) -> None:
         self.loop = asyncio.new_event_loop()
         self._slots = Slots.create(workers=1, capacity=1)
         configure = ipc.Configure(worker=0, workers=1, slot_capacity=1, cold_socket="")
@@ -66,7 +66,8 @@ class Rig:
         self.hub.routes.apply(ipc.TableUpdate(endpoints=(row,), seq=1))
         (self.engine,) = self.hub.routes.targets["m"].endpoints
         self._begin = self.hub.begin
-        self.hub.begin = self._note  # type: ignore[method-assign]
+        if noting:
+            self.hub.begin = self._note  # type: ignore[method-assign]
         self.begun: list[tuple[bool, bytes, bytes, bytes]] = []
         self.sent: list[bytes] = []
 
