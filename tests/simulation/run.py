@@ -5,6 +5,7 @@ what was simulated and which faults landed. Ends with 1 when a seed was violated
 """
 
 import argparse
+import gc
 import logging
 import sys
 import time
@@ -28,6 +29,10 @@ def main(arguments: list[str] | None = None) -> int:
     given = parser.parse_args(arguments)
     # Both controllers log to one place here; what they did is in the trace.
     logging.disable(logging.CRITICAL)
+    # Plans and snapshots live for one pass: looking through all of them at each turn costs an eighth of
+    # the time.
+    gc.freeze()
+    gc.set_threshold(50_000, 20, 100)
     run = simulate_loops if given.loops else simulate
     began = time.monotonic()
     faults: Counter[str] = Counter()

@@ -8,8 +8,10 @@ from unittest.mock import patch
 
 import pytest
 
+from llmgw_controller import servicer_routing
 from llmgw_controller.adapters.lease_memory import MemoryLease
 from llmgw_controller.core import replica
+from llmgw_controller.core.plan import RaiseIdleFloor
 from tests.simulation.checks import Violation
 from tests.simulation.faults import Plan
 from tests.simulation.looped import simulate_loops
@@ -22,7 +24,7 @@ STALLS = Plan(controller_stall=2.0)
 
 def test_short_loops():
     sim = simulate_loops(1, minutes=5, faults=STALLS)
-    for what in ("terms", "requests", "engines started"):
+    for what in ("terms", "requests", "engines started", "replicas added for a queue"):
         assert sim.checks.counts.get(what, 0) > 1, f"nothing to check: {what}"
 
 
@@ -43,6 +45,19 @@ def test_short_loops_without_a_fence_are_caught():
     ):
         for seed in range(PATIENCE):
             simulate_loops(seed, minutes=10, faults=STALLS, peace=False)
+
+
+#: Routers that leave.
+LEAVING = Plan(router_leaves=2.0)
+
+
+def test_short_loops_that_take_every_goodbye_for_a_clean_one_are_caught():
+    with (
+        patch.object(servicer_routing, "RaiseIdleFloor", lambda _: RaiseIdleFloor(0.0)),
+        pytest.raises(Violation, match="a router left with its activity lost"),
+    ):
+        for seed in range(PATIENCE):
+            simulate_loops(seed, minutes=8, faults=LEAVING, peace=False)
 
 
 def test_short_loops_of_leaders_that_do_not_learn_are_caught():

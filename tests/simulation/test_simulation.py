@@ -18,7 +18,14 @@ WITHOUT_ROOM, MAKING_ROOM = (2, 4, 6), (1, 3, 5)
 PATIENCE = 25
 
 
-LOOKED_AT = ("terms", "requests", "engines started", "evictions")
+LOOKED_AT = (
+    "terms",
+    "requests",
+    "engines started",
+    "evictions",
+    "replicas added for a queue",
+    "sessions fenced",
+)
 
 
 @pytest.mark.parametrize("seed", WITHOUT_ROOM)

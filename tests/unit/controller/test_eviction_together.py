@@ -151,11 +151,10 @@ def test_nobody_leaves_for_who_has_room_and_only_waits_until_its_profile_may_be_
 
 @pytest.mark.parametrize(("ago_s", "evicted"), [(10.0, []), (60.0, ["old/1"])])
 def test_room_that_should_have_come_free_long_ago_is_not_waited_for(ago_s, evicted):
-    """Seeds 50005 and 50007: what leaves frees its devices by itself, so nobody was evicted; but its agent did
-    nothing that it was told, and who waited did so for ever."""
-    left = replica(
-        ELSE, 1, Phase.STOPPING, shard("else/1", "n2", 0), since=NOW - ago_s, cause=Cause.ACTIVATION
-    )
+    """Seeds 50005 and 50007: what leaves frees its devices by itself, so nobody was evicted; but its agent
+    did nothing that it was told, and who waited did so for ever."""
+    there = shard("else/1", "n2", 0)
+    left = replica(ELSE, 1, Phase.STOPPING, there, since=NOW - ago_s, cause=Cause.ACTIVATION)
     room = Room(OLD, ELSE, NEW, nodes=[node("n1", 1), node("n2", 1)], rows=(HELD, left))
     room.step()
     assert [one.victim_replica_id for one in room.receipts] == evicted
