@@ -58,6 +58,10 @@ soak: $(STAMP) ## The whole simulation: 2,000 seeds of the core and 30 of the re
 bench-fleet: $(STAMP) ## Measure the control plane: passes in the pure core, then 500 simulated agents over real gRPC
 	@.venv/bin/python -m tests.bench.fleet_core && .venv/bin/python -m tests.bench.fleet
 
+client-node: $(STAMP) ## Run the official client for Node through the router; needs node and npm on PATH
+	@npm install --prefix tests/clients/node --no-package-lock --no-audit --no-fund --silent
+	@.venv/bin/python -m tests.clients.node_client
+
 fuzz: $(STAMP) ## Search deeper for bytes that two parsers read differently; CASES=20000
 	@LLMGW_FUZZ_CASES=$(or $(CASES),20000) .venv/bin/pytest -n 2 tests/unit/router/test_fuzz_parsers.py
 
@@ -83,7 +87,7 @@ type: $(STAMP) ## Check types
 imports: $(STAMP) ## Check that packages import only what they may
 	@.venv/bin/lint-imports
 
-.PHONY: help setup lock proto proto-check fmt lint type imports lab lab-clean test test-integration sim soak bench bench-router bench-fleet
+.PHONY: client-node fuzz help setup lock proto proto-check fmt lint type imports lab lab-clean test test-integration sim soak bench bench-router bench-fleet
 
 # The binary inside the package: the script that the package puts into bin/ drops the exit status.
 COMPOSE := .venv/lib/python3*/site-packages/compose/docker-compose -f deploy/compose.yaml
