@@ -101,10 +101,12 @@ def test_the_page_and_the_json_tell_unknown_as_unknown() -> None:
         ),
         pb.DemandRow(model="glm", availability=2, held=3, asks=1, waiting_routers=1, eta_s=40),
         pb.DemandRow(model="gpt-99", asks=2, refused=2),
+        pb.DemandRow(model="far", availability=4, asks=1, served=1, reason="far: its node is unreachable"),
     ]  # fmt: skip
     answer = pb.DemandResponse(info=info, since_unix_s=990_000.0, rows=rows, held_unknown=True)
     lines = page(answer)
-    assert "3 names, 3 not up" in lines[0]
+    assert "4 names, 4 not up" in lines[0]
+    assert "far: its node is unreachable" in lines
     assert any("a router is not heard" in line for line in lines)
     assert any("starting, ~40 s" in line for line in lines)
     assert any("no such model" in line and line.split("no such model")[1].split()[0] == "-" for line in lines)
@@ -112,6 +114,6 @@ def test_the_page_and_the_json_tell_unknown_as_unknown() -> None:
     said = as_json_room.demand(answer)
     json.dumps(said)
     assert [(row["held"], row["availability"]) for row in said["demand"]] == [
-        (None, "unavailable"), (3, "starting"), (None, None)
+        (None, "unavailable"), (3, "starting"), (None, None), (None, "unavailable")
     ]  # fmt: skip
     assert page(pb.DemandResponse(info=info, since_unix_s=990_000.0))[-1].endswith("llmgwctl reclaim --plan")

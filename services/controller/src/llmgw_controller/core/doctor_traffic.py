@@ -57,7 +57,7 @@ def of_routers(members: tuple[Member, ...], table: RoutesWord, now: float) -> It
                 Witness(f"router {name}", f"all its workers have applied {applied}"),
             ),
             since,
-            "the controller wins: every change is sent again as a whole after a gap; a drain waits for it",
+            "every drain waits for it. When it reads again it gets all at once; if it hangs, restart it",
         )
 
 

@@ -30,6 +30,8 @@ def render(page: Page, answer: pb.DemandResponse) -> None:
     for row in [row for row in unmet if row.HasField("refused_text")][:TOLD]:
         text = row.refused_text.removeprefix(f"{row.model}: ")
         wrapped(page, [], f"{row.model}, refused {ago(row.refused_unix_s, now=now)}: {text}")
+    for row in [row for row in unmet if _cannot(row) and not row.HasField("refused_text")][:TOLD]:
+        wrapped(page, [], f"{row.model}: {row.reason.removeprefix(f'{row.model}: ')}")
     if answer.forgotten:
         page.line((f"{count(answer.forgotten, 'name')} asked for longest ago not kept", "dim"))
     text = "An ask is a router's, for all it holds; LEFT: nobody waited for its end. "
@@ -40,6 +42,11 @@ def render(page: Page, answer: pb.DemandResponse) -> None:
 
 def _unmet(row: pb.DemandRow) -> bool:
     return not row.HasField("availability") or row.availability != routing_pb2.MODEL_AVAILABILITY_READY
+
+
+def _cannot(row: pb.DemandRow) -> bool:
+    down = row.HasField("availability") and row.availability == routing_pb2.MODEL_AVAILABILITY_UNAVAILABLE
+    return down and row.HasField("reason")
 
 
 def _row(row: pb.DemandRow, now: float) -> tuple[str | Piece, ...]:
