@@ -22,8 +22,8 @@ BIG_BYTES = 1024 * 1024
 
 #: Searched in one step: about half a millisecond ...
 _SEARCH_BYTES = 1024 * 1024
-#: ... and followed in one: two milliseconds where it is all quotes and brackets.
-_FOLLOW_BYTES = 256 * 1024
+#: ... and followed in one: a millisecond where it is all quotes and brackets.
+_FOLLOW_BYTES = 64 * 1024
 #: A model's name is shorter.
 _NAME_BYTES = 4096
 
