@@ -162,12 +162,19 @@ def test_commands_are_offered_without_a_controller():
     assert "cordon" in offered(["node"], "c")
 
 
+@pytest.mark.parametrize("words", [["--output"], ["status", "--output"], ["node", "drain", "n1", "--output"]])
+def test_what_a_flag_of_the_group_takes_is_offered_wherever_it_stands(words):
+    assert offered(words, "") == ["table", "json"]
+    assert offered(words, "j") == ["json"]
+
+
 @pytest.mark.parametrize(
     ("words", "kind"),
     [
         (["why"], "model"),
         (["model", "activate"], "model"),
         (["replica", "drain"], "replica"),
+        (["replica", "drain", "m/1", "--for"], "model"),
         (["node", "cordon"], "node"),
         (["gpus", "--node"], "node"),
         (["router", "forget"], "router"),

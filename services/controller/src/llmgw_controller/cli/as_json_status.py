@@ -44,6 +44,7 @@ def status(answer: pb.GetStatusResponse, *, exit_code: int) -> Json:
             {
                 "class": row.gpu_class,
                 "total": row.total,
+                "memory_gb": row.memory_total_bytes // 10**9 if row.HasField("memory_total_bytes") else None,
                 "memory_total_bytes": opt(row, "memory_total_bytes"),
                 "memory_free_bytes": opt(row, "memory_free_bytes"),
                 "parts": {part.name: getattr(row.parts, part.name) for part in PARTS},

@@ -4,6 +4,7 @@ import click
 
 from llmgw.v1 import operator_pb2 as pb
 from llmgw_controller.cli.changed import DRY_RUN, tell
+from llmgw_controller.cli.completion import Names
 from llmgw_controller.cli.session import Commands, Session
 from llmgw_controller.cli.times import span
 
@@ -18,6 +19,7 @@ def replica() -> None:
 @click.option(
     "--for",
     "whom",
+    type=Names("model"),
     metavar="MODEL|SPAN",
     help="MODEL: only if idle, and it alone gets the room. 30m: one comes back then, not before.",
 )

@@ -59,9 +59,9 @@ class Commands(click.Group):
                 f"  try: {ctx.command_path} --help",
                 ctx,
             )
-        return super().parse_args(ctx, self._own_first(args))
+        return super().parse_args(ctx, self._own_first(ctx, args))
 
-    def _own_first(self, args: list[str]) -> list[str]:
+    def _own_first(self, ctx: click.Context, args: list[str]) -> list[str]:
         """The group's options before all else, each in its order; what follows `--` stays as it is."""
         flags = {
             name: param.is_flag
@@ -81,6 +81,8 @@ class Commands(click.Group):
                 own.append(arg)
                 if not flags[arg.partition("=")[0]] and "=" not in arg:
                     value = next(waiting, None)
+                    if value is None and ctx.resilient_parsing:
+                        break  # A shell asks what could stand there.
                     if value is None:
                         raise click.BadOptionUsage(arg, f"Option {arg!r} requires an argument.")
                     own.append(value)
