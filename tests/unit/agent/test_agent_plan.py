@@ -164,5 +164,8 @@ def test_beside_a_later_group_of_its_replica_nothing_of_an_earlier_one_is_starte
     assert Start(late) not in plan(here, [Wanted(SPEC, Wish.RUN), Wanted(late, Wish.RUN)])
     other = replace(late, replica_id=ReplicaId("r2"))
     assert Start(other) in plan(here, [Wanted(SPEC, Wish.RUN), Wanted(other, Wish.RUN)])
+    # Nor where the later one has yet to be started, whichever of the two comes first by name.
+    both = [Wanted(SPEC, Wish.RUN), Wanted(late, Wish.RUN)]
+    assert plan({}, both) == (Start(SPEC),)
     # That it is not here is said all the same.
     assert DeclareAbsent(late) in plan(here, [Wanted(SPEC, Wish.RUN), Wanted(late, Wish.STOP)])

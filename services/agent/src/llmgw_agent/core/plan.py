@@ -84,11 +84,13 @@ def plan(held: Mapping[ShardId, Shard], desired: Iterable[Wanted]) -> tuple[Acti
 
     Only for a list received in full under a current term: what is absent from it is stopped."""
     wanted = {one.spec.shard_id: one for one in desired}
+    known = [one.spec for one in held.values()]
+    known += [one.spec for one in wanted.values() if one.wish is Wish.RUN]
     actions: list[Action] = []
     for shard_id in sorted({*held, *wanted}):
         mine, theirs = held.get(shard_id), wanted.get(shard_id)
         begins = mine is None and theirs is not None and theirs.wish is Wish.RUN
-        if begins and theirs is not None and younger(held.values(), theirs.spec) is not None:
+        if begins and theirs is not None and younger(known, theirs.spec) is not None:
             # An older word than the one that started what is here. It is missing in the next complete report,
             # so whoever still wants it learns that it is not here.
             continue
@@ -96,10 +98,10 @@ def plan(held: Mapping[ShardId, Shard], desired: Iterable[Wanted]) -> tuple[Acti
     return tuple(actions)
 
 
-def younger(held: Iterable[Shard], spec: ShardSpec) -> Shard | None:
-    """A shard of a later group of the same replica: beside it nothing of an earlier one is started."""
-    of_replica = (one for one in held if one.spec.replica_id == spec.replica_id)
-    return next((one for one in of_replica if one.spec.group_epoch > spec.group_epoch), None)
+def younger(known: Iterable[ShardSpec], spec: ShardSpec) -> ShardSpec | None:
+    """One of a later group of the same replica: beside it nothing of an earlier one is started."""
+    of_replica = (one for one in known if one.replica_id == spec.replica_id)
+    return next((one for one in of_replica if one.group_epoch > spec.group_epoch), None)
 
 
 def _for_one(held: Shard | None, wanted: Wanted | None) -> list[Action]:

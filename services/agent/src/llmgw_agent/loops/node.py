@@ -151,10 +151,11 @@ class Node:
         here."""
         owner = self._owners.get(spec.shard_id)
         if owner is None:
-            if (later := planning.younger(self.shards().values(), spec)) is not None:
+            here = [one.spec for one in self.shards().values()]
+            if (later := planning.younger(here, spec)) is not None:
                 raise Conflict(
                     f"shard {spec.shard_id} is of an earlier group of {spec.replica_id} than "
-                    f"{later.spec.shard_id}, which is here",
+                    f"{later.shard_id}, which is here",
                     code="stale_epoch",
                 )
             shard = Shard(spec)
