@@ -28,13 +28,6 @@ if TYPE_CHECKING:
     from llmgw_router.relay.endpoint import Endpoint
 
 _RUNNING = COUNTER["requests_running"]
-_CLASS = {
-    2: COUNTER["answers_2xx"],
-    3: COUNTER["answers_3xx"],
-    4: COUNTER["answers_4xx"],
-    5: COUNTER["answers_5xx"],
-}
-_GONE = COUNTER["client_gone"]
 _BYTES_IN = COUNTER["bytes_from_clients"]
 _BYTES_OUT = COUNTER["bytes_to_clients"]
 _TTFT_SUM = COUNTER["ttft_sum_us"]
@@ -63,7 +56,6 @@ _WAIT_BUCKETS_US = [bound * 1000 for bound in WAIT_BUCKETS_MS]
 _BATCH = 1024
 
 #: Places in a model's row of differences; those of ipc.ModelCount, after the name.
-_BY_CLASS: Final = {2: 0, 3: 1, 4: 2, 5: 3}
 _M_GONE: Final = 4
 _M_DURATION: Final = 5
 _M_TTFT: Final = 6
@@ -72,6 +64,19 @@ _M_CHUNKS: Final = 8
 _M_PROMPT: Final = 9
 _M_OUTPUT: Final = 10
 _MODEL_CELLS: Final = 11
+
+#: The counter of an answer's class, and its place in the model's row; by the hundreds of its status.
+_LEFT: Final = (COUNTER["client_gone"], _M_GONE)
+_CLASS: Final = (
+    _LEFT,
+    _LEFT,
+    (COUNTER["answers_2xx"], 0),
+    (COUNTER["answers_3xx"], 1),
+    (COUNTER["answers_4xx"], 2),
+    (COUNTER["answers_5xx"], 3),
+    # An engine may say anything up to 999.
+    *((_LEFT,) * 4),
+)
 
 
 class Waits:
@@ -91,7 +96,8 @@ class Waits:
 _QUEUE = Waits("queue")
 _HOLD = Waits("hold")
 CONNECT = Waits("connect")
-_GAP = Waits("gap")
+_GAP_SUM = COUNTER["gap_sum_us"]
+_GAP_BASE = COUNTER[f"gap_le_{WAIT_BUCKETS_MS[0]}"]
 _LAG = Waits("lag")
 
 
@@ -129,40 +135,63 @@ class Accounts:
         counters[_RUNNING] -= 1
         status = exchange.status
         if status == 499:
-            counters[_GONE] += 1
+            counted, in_row = _LEFT
             self._abandoned(exchange, now_ns)
         else:
-            counters[_CLASS.get(status // 100, _GONE)] += 1
+            counted, in_row = _CLASS[status // 100]
+        counters[counted] += 1
         counters[_BYTES_IN] += exchange.body_bytes
         counters[_BYTES_OUT] += exchange.bytes_out
         began = exchange.started_ns
         duration_us = (now_ns - began) // 1000
-        first_ns = exchange.first_ns
         if exchange.dialect is not None:
-            ttft_us = 0
             counters[_DURATION_SUM] += duration_us
             counters[DURATION_BASE + bisect_left(_DURATION_BUCKETS_US, duration_us)] += 1
+            if exchange.sent_ns != began:
+                # It did not depart at once: it waited, was asked again, or never left.
+                self._waits(exchange, now_ns)
+            model = exchange.model
+            row = None
+            if model is not None:
+                row = self._models.get(model)
+                if row is None:
+                    row = self._models[model] = [0] * _MODEL_CELLS
+                row[in_row] += 1
+                row[_M_DURATION] += duration_us
+            first_ns = exchange.first_ns
             if first_ns:
                 ttft_us = (first_ns - began) // 1000
                 counters[_TTFT_SUM] += ttft_us
                 counters[TTFT_BASE + bisect_left(_TTFT_BUCKETS_US, ttft_us)] += 1
+                if row is not None:
+                    row[_M_TTFT] += ttft_us
+                    row[_M_ANSWERED] += 1
             if exchange.tail is not None:
                 chunks = exchange.chunks
                 counters[_CHUNKS] += chunks
+                if row is not None:
+                    row[_M_CHUNKS] += chunks
                 if chunks > 1:
                     # The mean of a stream: one number in its life instead of one a chunk.
-                    _GAP.add(counters, (now_ns - first_ns) // (1000 * (chunks - 1)))
-            if exchange.queued_ns:
-                _QUEUE.add(counters, exchange.queued_ns // 1000)
-            if exchange.phase == HELD:
-                # It leaves as it waited: refused, out of time, or left by its client.
-                exchange.held_ns = now_ns - began - exchange.queued_ns
-            if exchange.held_ns:
-                _HOLD.add(counters, exchange.held_ns // 1000)
-            if exchange.model is not None:
-                self._of_model(exchange, duration_us, ttft_us)
+                    gap_us = (now_ns - first_ns) // (1000 * (chunks - 1))
+                    counters[_GAP_SUM] += gap_us
+                    counters[_GAP_BASE + bisect_left(_WAIT_BUCKETS_US, gap_us)] += 1
+            meter = exchange.meter
+            if meter is not None and row is not None:
+                row[_M_PROMPT] += meter.tokens.prompt or 0
+                row[_M_OUTPUT] += meter.tokens.output or 0
         if self._every or exchange.trace is not None:
             self._record(exchange, endpoint, duration_us)
+
+    def _waits(self, exchange: "Ending", now_ns: int) -> None:
+        counters = self._counters
+        if exchange.queued_ns:
+            _QUEUE.add(counters, exchange.queued_ns // 1000)
+        if exchange.phase == HELD:
+            # It leaves as it waited: refused, out of time, or left by its client.
+            exchange.held_ns = now_ns - exchange.started_ns - exchange.queued_ns
+        if exchange.held_ns:
+            _HOLD.add(counters, exchange.held_ns // 1000)
 
     def _abandoned(self, exchange: "Ending", now_ns: int) -> None:
         counters = self._counters
@@ -173,22 +202,6 @@ class Accounts:
             counters[_ABORTED_WAITING] += 1
         if exchange.sent_ns and exchange.dialect is not None:
             counters[_ABORTED_ENGINE] += (now_ns - exchange.sent_ns) // 1000
-
-    def _of_model(self, exchange: "Ending", duration_us: int, ttft_us: int) -> None:
-        assert exchange.model is not None
-        row = self._models.get(exchange.model)
-        if row is None:
-            row = self._models[exchange.model] = [0] * _MODEL_CELLS
-        row[_BY_CLASS.get(exchange.status // 100, _M_GONE) if exchange.status != 499 else _M_GONE] += 1
-        row[_M_DURATION] += duration_us
-        if exchange.first_ns:
-            row[_M_TTFT] += ttft_us
-            row[_M_ANSWERED] += 1
-        row[_M_CHUNKS] += exchange.chunks
-        meter = exchange.meter
-        if meter is not None:
-            row[_M_PROMPT] += meter.tokens.prompt or 0
-            row[_M_OUTPUT] += meter.tokens.output or 0
 
     def _record(self, exchange: "Ending", endpoint: "Endpoint | None", duration_us: int) -> None:
         if exchange.trace is not None:

@@ -9,11 +9,8 @@ try, because the others should get those connections then.
 import asyncio
 import logging
 import time
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Protocol
 
 from llmgw_router.core.config import WorkerConfig
 from llmgw_router.core.keys import KeyRow
@@ -23,8 +20,11 @@ from llmgw_router.supervisor.asking import Asking, RunningNow
 from llmgw_router.supervisor.choices import Choices
 from llmgw_router.supervisor.gate_book import GateBook
 from llmgw_router.supervisor.key_book import KeyBook
+from llmgw_router.supervisor.leaving import Leaving
 from llmgw_router.supervisor.link import WorkerProcess
 from llmgw_router.supervisor.model_counts import ModelCounts
+from llmgw_router.supervisor.outside import PoolConfig as PoolConfig
+from llmgw_router.supervisor.outside import WorkerEvents as WorkerEvents
 from llmgw_router.supervisor.ports import Address, Reservation, address_of, listen_beside, reserve
 from llmgw_router.supervisor.pushes import Pushes
 from llmgw_router.supervisor.seat import Seat
@@ -41,43 +41,6 @@ _BACKOFF_FIRST_S = 0.1
 _BACKOFF_MOST_S = 5.0
 #: From here on a dead worker's socket is closed until it is back.
 _DEATHS_KEEPING_SOCKET = 1
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PoolConfig:
-    """What a pool is made of. `host` "*" listens on every family the kernel has."""
-
-    workers: int
-    host: str
-    port: int
-    #: Unix socket where the supervisor serves what the workers do not.
-    cold_socket: str
-    config: WorkerConfig = field(default_factory=WorkerConfig)
-    #: Gives the folder where workers spool usage, once the real port is known. None: they do not.
-    usage_folder: Callable[[int], Path] | None = None
-    #: Most endpoints of one router; each costs 40 bytes a worker.
-    slot_capacity: int = 16_384
-    backlog: int = 4096
-    start_timeout_s: float = 20.0
-
-
-class WorkerEvents(Protocol):
-    """What the pool tells, summed up over its workers; called on the loop, must not block."""
-
-    def want(self, model: str, waiting: int) -> None:
-        """`waiting` requests are held for a model that has no routable endpoint."""
-
-    def unwant(self, model: str) -> None:
-        """Nobody waits for it any more."""
-
-    def applied(self, seq: int) -> None:
-        """Every worker picks from push `seq`, or a later one."""
-
-    def drained(self, endpoint_ids: frozenset[str]) -> None:
-        """Draining at every worker, and nothing of this router runs there. Told once per drain mark."""
-
-    def access(self, records: Sequence[ipc.AccessRecord]) -> None:
-        """Finished exchanges, in batches; only where the telemetry asks for them."""
 
 
 class WorkerPool:
@@ -109,8 +72,7 @@ class WorkerPool:
         #: Finished requests by model, of all workers and their predecessors.
         self.models = ModelCounts()
         self._asking = Asking()
-        #: Bounds the wait for the workers' exits; hasten() brings it nearer.
-        self._leaving: asyncio.Timeout | None = None
+        self._leaving = Leaving()
         self._stopping = False
 
     @property
@@ -243,13 +205,10 @@ class WorkerPool:
         self._release()
 
     def hasten(self, deadline_s: float) -> None:
-        """Bring the end of a drain nearer: what still runs is cut after `deadline_s`."""
-        self._to_all([ipc.Drain(deadline_s=deadline_s, grace_s=0.0)])
-        if self._leaving is not None:
-            until = asyncio.get_running_loop().time() + deadline_s + 2.0
-            before = self._leaving.when()
-            if before is None or until < before:
-                self._leaving.reschedule(until)
+        """Bring the end of a drain nearer: what still runs is cut after `deadline_s`. Begins none."""
+        if self._stopping:
+            self._to_all([ipc.Drain(deadline_s=deadline_s, grace_s=0.0)])
+            self._leaving.within(deadline_s + 2.0)
 
     async def running(self, *, timeout_s: float = 2.0) -> RunningNow:
         """What runs in every worker now, as far as they answer in time."""
@@ -282,18 +241,8 @@ class WorkerPool:
                 seat.process.kill()
 
     async def _await_exits(self, timeout_s: float) -> None:
-        leaving = [seat.process for seat in self._seats if seat.process is not None]
-        try:
-            async with asyncio.timeout(timeout_s) as self._leaving:
-                for process in leaving:
-                    await process.exited.wait()
-        except TimeoutError:
-            for process in leaving:
-                if not process.exited.is_set():
-                    logger.warning("relay worker %d did not end in %.1f s; killed", process.pid, timeout_s)
-                    process.kill()
-            for process in leaving:
-                await process.exited.wait()
+        processes = [seat.process for seat in self._seats if seat.process is not None]
+        await self._leaving.wait(processes, timeout_s)
 
     def _release(self) -> None:
         if self._reserved is not None:
