@@ -5,8 +5,9 @@
 
 Eight devices and two models a node, four replicas, one in ten a gang of two nodes. Cases are the passes a
 leader really makes: one that finds nothing to do, one while it still learns, one after a node was lost, one
-with 40 models that no node has room for (under each policy of eviction), a start of the whole fleet from
-nothing, what is published after a pass, and what a status shows, also where it suggests whom to evict.
+with 40 and with 500 models that no node has room for (under each policy of eviction), a start of the whole
+fleet from nothing, what is published after a pass, and what a status shows, also where it suggests whom to
+evict.
 """
 
 import argparse
@@ -47,8 +48,8 @@ from tests.unit.controller.build import (
 #: Nodes of one interconnect.
 FABRIC_NODES = 16
 DEVICES = 8
-#: Models without room.
-WAITING = 40
+#: Models without room: some, and far more than anybody would let wait.
+WAITING, MANY = 40, 500
 #: Seconds without use after which a model may leave.
 IDLE_AFTER_S = 60.0
 
@@ -106,7 +107,7 @@ def silent(full: Snapshot, *names: str) -> dict[NodeId, NodeHeard]:
     }
 
 
-def crowded(full: Snapshot, eviction: EvictionPolicy) -> Snapshot:
+def crowded(full: Snapshot, eviction: EvictionPolicy, waiting: int = WAITING) -> Snapshot:
     """The fleet with so many models more, each asked for and without room: every node is taken whole. Of what
     runs, a half was used just now, and the rest is idle and cheap to bring back, but for no longer than its
     model wants it kept."""
@@ -114,7 +115,7 @@ def crowded(full: Snapshot, eviction: EvictionPolicy) -> Snapshot:
     for name, one in catalog.items():
         catalog[name] = replace(one, min_residency_s=0.0, idle_after_s=IDLE_AFTER_S)
     rows = {**full.stored.replicas}
-    for number in range(WAITING):
+    for number in range(waiting):
         # Of several shapes, so that the planner must search for each of them.
         wide = profile(
             "wide", nodes=1 + number % 4, gpus_per_node=DEVICES, tensor_parallel=DEVICES,
@@ -159,6 +160,7 @@ def cases(count: int) -> dict[str, Callable[[], object]]:
     )
     found = verdicts(full, NOW)
     off, suggest, on = (crowded(full, policy) for policy in EvictionPolicy)
+    many_off, _, many_on = (crowded(full, policy, MANY) for policy in EvictionPolicy)
     return {
         "rest": lambda: reconcile(full, NOW),
         "learning": lambda: reconcile(learning, NOW),
@@ -168,6 +170,9 @@ def cases(count: int) -> dict[str, Callable[[], object]]:
         "view": lambda: fleet_view(anew(full), found, NOW),
         "40 waiting, off": lambda: reconcile(anew(off), NOW),
         "40 waiting, on": lambda: reconcile(anew(on), NOW),
+        "500 waiting, off": lambda: reconcile(anew(many_off), NOW),
+        "500 waiting, on": lambda: reconcile(anew(many_on), NOW),
+        "500 waiting, view": lambda: status(anew(many_off)),
         "suggest status": lambda: status(anew(suggest)),
         "start of all": lambda: reconcile(bare, NOW),
     }

@@ -18,7 +18,7 @@ from llmgw_controller.core.routes import routes
 from llmgw_controller.core.rows import LoadRecord, Phase, Stored
 from llmgw_controller.core.state import EvictionPolicy, Intervals
 from llmgw_controller.core.view import fleet_view
-from llmgw_kit.ids import ModelId, ReplicaId
+from llmgw_kit.ids import ModelId
 from tests.unit.controller.build import (
     GIB,
     NOW,
@@ -126,10 +126,9 @@ def test_a_beat_alone_moves_no_room():
 
 def test_what_was_looked_up_serves_until_models_sizes_or_measures_are_others():
     snap = snapshot([model()], [node("a")], words=[heard(node("a"))])
-    nobody: frozenset[ReplicaId] = frozenset()
-    kept = memo_of(snap, rooms(snap, NOW), nobody)
+    kept = memo_of(snap, rooms(snap, NOW))
     beaten = {name: replace(word, heard_at=NOW + 1) for name, word in snap.heard.items()}
-    assert memo_of(replace(snap, heard=beaten), rooms(snap, NOW), nobody) is kept
+    assert memo_of(replace(snap, heard=beaten), rooms(snap, NOW)) is kept
     smaller = {name: replace(word, devices=less(word)) for name, word in snap.heard.items()}
     load = LoadRecord(ModelId("m"), "p", "L4", 9.0, NOW, memory_bytes=GIB, spec_hash="s")
     for other in (
@@ -137,8 +136,8 @@ def test_what_was_looked_up_serves_until_models_sizes_or_measures_are_others():
         replace(snap, catalog=replace(snap.catalog)),
         replace(snap, stored=replace(snap.stored, loads=(load,))),
     ):
-        kept = memo_of(snap, rooms(snap, NOW), nobody)
-        assert memo_of(other, rooms(other, NOW), nobody) is not kept
+        kept = memo_of(snap, rooms(snap, NOW))
+        assert memo_of(other, rooms(other, NOW)) is not kept
 
 
 def test_learning_ends_when_the_last_node_is_heard_whatever_was_found_before():

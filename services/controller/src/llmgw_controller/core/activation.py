@@ -180,7 +180,13 @@ def _nearest(snapshot: Snapshot, model: Model, rows: list[ReplicaRow], now: floa
 
 
 def _room_is_coming(snapshot: Snapshot) -> bool:
-    return any(row.wish is not Wish.SERVE and row.holds_devices for row in snapshot.stored.replicas.values())
+    """Asked for each model that waits, and the same for all of them."""
+    rows = snapshot.stored.replicas
+    before: tuple[object, bool] | None = snapshot.found.get("room is coming")
+    if before is None or before[0] is not rows:
+        coming = any(row.wish is not Wish.SERVE and row.holds_devices for row in rows.values())
+        before = snapshot.found["room is coming"] = (rows, coming)
+    return before[1]
 
 
 def _word(snapshot: Snapshot, row: ReplicaRow) -> str:

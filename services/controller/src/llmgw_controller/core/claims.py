@@ -7,6 +7,7 @@ unclaimed on a node that takes no work), free. An unhealthy device is neither us
 from collections import Counter
 from dataclasses import dataclass, field, replace
 from enum import Enum
+from functools import cached_property
 
 from llmgw_controller.core.heard import DeviceReport, DeviceState, NodeHeard, ShardState
 from llmgw_controller.core.hearing import NodeState, node_state, takes_work, tombstones_of
@@ -64,6 +65,11 @@ class Room:
     models: tuple[tuple[ModelId, int], ...]
     #: What earlier starts were seen to hold; one and the same for all rooms.
     measured: Measured = field(default_factory=dict)
+
+    @cached_property
+    def holders(self) -> frozenset[ReplicaId]:
+        """Replicas with devices here."""
+        return frozenset(device.replica_id for device in self.devices if device.replica_id is not None)
 
 
 Rooms = dict[NodeId, Room]

@@ -87,7 +87,7 @@ def _settle(
     for other, there in found.items():
         left = _claimed(left, snapshot.stored.replicas[other].model, other, there)
     epoch = next_epoch(snapshot.stored, row)
-    memo = memo_of(snapshot, left, frozenset())
+    memo = memo_of(snapshot, left)
     answer = place(model, left, replica_id=name, group_epoch=epoch, profiles=profiles, memo=memo)
     if isinstance(answer, Placement):
         found[name] = answer

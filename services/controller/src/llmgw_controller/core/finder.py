@@ -46,7 +46,6 @@ class Finder:
     """Over the rooms of one pass, as it fills them."""
 
     def __init__(self, rooms: Rooms, memo: Memo | None = None) -> None:
-        """`memo`: of those that ask with nobody evictable."""
         self._rooms = rooms
         self._memo = memo or Memo()
         self._asks: dict[tuple[ModelId, str], Ask] = {}

@@ -32,8 +32,8 @@ Sets = dict[tuple[NodeId, frozenset[ReplicaId]], tuple[Room, bool]]
 #: So many of one ask are kept; then all are forgotten.
 SETS_MOST = 20_000
 
-#: Sets of idle replicas for which is kept what was found; one more, and all are forgotten.
-MEMOS_MOST = 8
+#: Of so many asks is kept what was found; one more, and all are forgotten.
+ASKS_MOST = 128
 
 
 @dataclass(frozen=True)
@@ -75,8 +75,8 @@ def place(
     memo: "Memo | None" = None,
 ) -> Placement | Refusal:
     """The first of the model's profiles, or of those given, that fits. Nodes that rest are taken when no
-    others are free. `evictable` only explains; nothing is evicted here. `memo` may be shared by calls with
-    one `evictable`: it makes many placements in a row quick."""
+    others are free. `evictable` only explains; nothing is evicted here. `memo` makes many placements in a row
+    quick."""
     refused: list[Explanation] = []
     for profile in model.profiles if profiles is None else profiles:
         explanation = explain(
@@ -113,29 +113,33 @@ def placed(
     return Placement(profile, shards, ask.memory)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Look:
     """What one ask finds of one node."""
 
-    room: Room
     reason: Reason | None
     full: Fullness
     #: With HELD_BY_IDLE.
     near: NearMiss | None
 
 
+#: By node, and by who of those that hold something there may leave if anybody may; with what it was found of.
+Looks = dict[NodeId | tuple[NodeId, frozenset[ReplicaId]], tuple[Room, Look]]
+
+
 class Memo:
     """What was found of each node, for as long as the node is the same: one placement changes one of them,
-    and a fleet's start asks of hundreds of nodes a thousand times. Profiles that ask for the same of a node
-    share what was found, whatever model they are of; and those that wait for the same wait for one answer.
-    Devices are as large in all rooms that are asked about, and every model is what it was."""
+    and a fleet's start asks of hundreds of nodes a thousand times. Whoever may leave elsewhere is nothing to
+    a node, so all who ask share one memo, whatever their `evictable`. Profiles that ask for the same of a
+    node share what was found, whatever model they are of; and those that wait for the same wait for one
+    answer. Devices are as large in all rooms that are asked about, and every model is what it was."""
 
     def __init__(self, sizes: Sizes | None = None) -> None:
         """`sizes`: of the devices; None: of the first rooms that are asked about."""
         self._asks: dict[tuple[ModelId, str], tuple[Ask, Ask]] = {}
         self._sizes = sizes
-        self._found: dict[Ask, dict[NodeId, Look]] = {}
-        self._refused: dict[tuple[Ask, int], tuple[Rooms, Explanation]] = {}
+        self._found: dict[Ask, Looks] = {}
+        self._refused: dict[tuple[Ask, int, frozenset[ReplicaId]], tuple[Rooms, Explanation]] = {}
         self._sets: dict[Ask, Sets] = {}
 
     def ask(self, model: Model, profile: Profile, rooms: Rooms) -> tuple[Ask, Ask]:
@@ -164,9 +168,14 @@ class Memo:
         """What one ask finds of one node."""
         return _look(self.of(ask), room, ask, evictable)
 
-    def of(self, ask: Ask) -> dict[NodeId, Look]:
-        """By node, as it was looked at."""
-        return self._found.setdefault(ask, {})
+    def of(self, ask: Ask) -> Looks:
+        """What was found for this ask."""
+        found = self._found.get(ask)
+        if found is None or len(found) >= SETS_MOST:
+            if len(self._found) >= ASKS_MOST:
+                self._found = {}
+            found = self._found[ask] = {}
+        return found
 
     def look(
         self, model: Model, profile: Profile, room: Room, evictable: frozenset[ReplicaId]
@@ -177,35 +186,37 @@ class Memo:
         found = _look(self.of(ask), room, ask, evictable)
         return found.reason, score(model, room, found.full, rests=False)
 
-    def refused(self, ask: Ask, nodes: int, rooms: Rooms, *, shared: bool) -> Explanation | None:
+    def refused(
+        self, ask: Ask, nodes: int, rooms: Rooms, evictable: frozenset[ReplicaId], *, shared: bool
+    ) -> Explanation | None:
         """That it fits nowhere now, if just that was found of these very rooms. Who would have to leave
         depends on the model, so a fit after an eviction is told again only if that may be another's."""
-        known = self._refused.get((ask, nodes))
+        known = self._refused.get((ask, nodes, evictable))
         if known is None or known[0] is not rooms:
             return None
         return known[1] if shared or known[1].fit is Fit.NEVER else None
 
-    def note(self, ask: Ask, explanation: Explanation, rooms: Rooms) -> None:
+    def note(self, ask: Ask, explanation: Explanation, rooms: Rooms, evictable: frozenset[ReplicaId]) -> None:
         """Keep what can be told again."""
         if explanation.fit is not Fit.NOW:
-            self._refused[ask, explanation.nodes_needed] = (rooms, explanation)
+            if len(self._refused) >= ASKS_MOST:
+                self._refused = {}
+            self._refused[ask, explanation.nodes_needed, evictable] = (rooms, explanation)
 
 
-def memo_of(snapshot: Snapshot, rooms: Rooms, evictable: frozenset[ReplicaId]) -> Memo:
-    """One for all that ask with this `evictable`, over the rooms of the snapshot as it changes, and for those
-    of the next pass: what moved meanwhile is looked at again."""
+def memo_of(snapshot: Snapshot, rooms: Rooms) -> Memo:
+    """One for all that ask of the snapshot as it changes, and for those of the next pass: what moved
+    meanwhile is looked at again."""
     basis = (snapshot.catalog, _measured(rooms), sizes_of(snapshot, rooms))
-    before, memos = snapshot.found.get("memos", ((), {}))
-    if not before or before[0] is not basis[0] or before[1] is not basis[1] or before[2] != basis[2]:
-        memos = {}
-        snapshot.found["memos"] = (basis, memos)
-    if evictable not in memos:
-        if len(memos) >= MEMOS_MOST:
-            memos = {}
-            snapshot.found["memos"] = (basis, memos)
-        memos[evictable] = Memo(basis[2])
-    found: Memo = memos[evictable]
-    return found
+    before: tuple[tuple[object, object, object], Memo] | None = snapshot.found.get("memo")
+    if (
+        before is None
+        or before[0][0] is not basis[0]
+        or before[0][1] is not basis[1]
+        or before[0][2] != basis[2]
+    ):
+        before = snapshot.found["memo"] = (basis, Memo(basis[2]))
+    return before[1]
 
 
 def explain(
@@ -222,7 +233,7 @@ def explain(
     a refusal, who would have to leave may be what was found for another model that asks for the same."""
     memo = memo or Memo()
     ask, alike = memo.ask(model, profile, rooms)
-    told = memo.refused(alike, profile.nodes, rooms, shared=shared)
+    told = memo.refused(alike, profile.nodes, rooms, evictable, shared=shared)
     if told is not None:
         return replace(told, profile=profile.name, needs=_needs(profile, ask), memory=ask.memory)
     filtered: dict[Reason, list[NodeId]] = {}
@@ -266,17 +277,20 @@ def explain(
         ports_needed=ports_needed(ask.bands),
         ceiling=emptied or (),
     )
-    memo.note(alike, explanation, rooms)
+    memo.note(alike, explanation, rooms, evictable)
     return explanation
 
 
-def _look(known: dict[NodeId, Look], room: Room, ask: Ask, evictable: frozenset[ReplicaId]) -> Look:
-    found = known.get(room.node.node_id)
-    if found is None or found.room is not room:
-        reason = first_reason(room, ask, evictable)
-        near = _near_miss(room, ask, evictable) if reason is Reason.HELD_BY_IDLE else None
-        found = known[room.node.node_id] = Look(room, reason, fullness(ask, room), near)
-    return found
+def _look(known: Looks, room: Room, ask: Ask, evictable: frozenset[ReplicaId]) -> Look:
+    node_id = room.node.node_id
+    here = room.holders & evictable
+    key = (node_id, here) if here else node_id
+    found = known.get(key)
+    if found is None or found[0] is not room:
+        reason = first_reason(room, ask, here)
+        near = _near_miss(room, ask, here) if reason is Reason.HELD_BY_IDLE else None
+        found = known[key] = (room, Look(reason, fullness(ask, room), near))
+    return found[1]
 
 
 def never_because(model: Model, profile: Profile, rooms: Rooms) -> str | None:

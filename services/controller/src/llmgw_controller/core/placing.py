@@ -1,5 +1,6 @@
 """Placing: find room for every replica that waits for it, large groups before small ones."""
 
+from collections.abc import Hashable
 from dataclasses import replace
 
 from llmgw_controller.core.catalog import Model, Profile, spec_hash
@@ -24,7 +25,9 @@ from llmgw_controller.core.placement import Placement, Refusal, explain, kept, m
 from llmgw_controller.core.plan import FetchWeights, PutReplica, Reserve, Severity, Start
 from llmgw_controller.core.replica import with_phase
 from llmgw_controller.core.rows import Phase, ReplicaRow, Wish
+from llmgw_controller.core.state import Snapshot
 from llmgw_controller.core.strangers import holds_back
+from llmgw_controller.core.turns import turn_of
 from llmgw_controller.core.words import sized
 
 
@@ -33,19 +36,15 @@ def place_waiting(draft: Draft) -> Rooms | None:
     waited.
 
     Large groups first within one pass: a small one leaves them no whole nodes, the reverse is harmless. Who
-    is refused keeps the room that is coming free for it: nobody behind it takes the rest of that node."""
+    is refused keeps the room that is coming free for it: nobody behind it takes the rest of that node. Where
+    more wait than a pass looks for (`turns.py`), the others stay as they are until their turn."""
     forgive(draft)
     _revive(draft)
-    waiting = [
-        (row, model)
-        for row in draft.replicas()
-        if row.wish is Wish.SERVE and row.phase in (Phase.WANTED, Phase.UNPLACEABLE)
-        if (model := draft.snapshot.catalog.models.get(row.model)) is not None
-    ]
+    waiting = waiting_for_place(draft.snapshot)
     if not waiting or holds_back(draft.snapshot, draft.now):
         return None
     table = _Table(draft)
-    for row, model in sorted(waiting, key=_order):
+    for row, model in table.turn(waiting):
         profiles = startable(draft.stored, model, draft.snapshot.intervals)
         if not profiles:
             _fail(draft, row, model)
@@ -63,6 +62,9 @@ def place_waiting(draft: Draft) -> Rooms | None:
     return table.rooms
 
 
+Waiting = tuple[ReplicaRow, Model]
+
+
 class _Table:
     """The rooms as one pass fills them."""
 
@@ -70,10 +72,10 @@ class _Table:
         found = rooms(draft.snapshot, draft.now)
         #: With the places of those whose room was made and is free now: theirs already, in the rooms too.
         self.rooms, self._made = keep_room(draft.snapshot, found, draft.now)
-        self._finder = Finder(self.rooms, memo_of(draft.snapshot, found, frozenset()))
+        self._memo = memo_of(draft.snapshot, found)
+        self._finder = Finder(self.rooms, self._memo)
         self._draft = draft
         self._idle = idle_replicas(draft.snapshot, draft.verdicts)
-        self._memo = memo_of(draft.snapshot, found, self._idle)
         # On their way out, or awaiting the exit of what failed: their devices come free by themselves.
         self._leaving = frozenset(
             row.replica_id
@@ -82,9 +84,16 @@ class _Table:
             and (row.wish is not Wish.SERVE or row.phase in (Phase.BACKOFF, Phase.FAILED))
             and not exit_is_overdue(draft.snapshot, row, draft.now)
         )
-        self._memo_leaving = memo_of(draft.snapshot, found, self._leaving)
         #: Nodes that go last.
         self._spared = deaf_nodes(draft.snapshot, draft.now)
+
+    def turn(self, waiting: list[Waiting]) -> list[Waiting]:
+        """For whom this pass looks, in their order: of those whose room is free already all."""
+        looked = {row.replica_id for row, _ in turn_of(waiting, self._ask, self._draft.now).now}
+        return [one for one in waiting if one[0].replica_id in looked or one[0].replica_id in self._made]
+
+    def _ask(self, waiting: Waiting) -> Hashable:
+        return ask_key(self._draft.snapshot, waiting[1], self.rooms)
 
     def place(self, row: ReplicaRow, model: Model, profiles: tuple[Profile, ...]) -> Placement | Refusal:
         made = self._made.get(row.replica_id)
@@ -132,12 +141,29 @@ class _Table:
         if not self._leaving:
             return
         for profile in profiles:
-            told = explain(model, profile, self.rooms, evictable=self._leaving, memo=self._memo_leaving)
+            told = explain(model, profile, self.rooms, evictable=self._leaving, memo=self._memo)
             if told.fit is Fit.AFTER_EVICTION:
                 for node_id, device_ids in kept(model, profile, self.rooms, told, self._leaving):
                     self.rooms = with_promise(self.rooms, node_id, device_ids)
                     self._finder.changed(self.rooms, node_id)
                 return
+
+
+def waiting_for_place(snapshot: Snapshot) -> list[Waiting]:
+    """Those that are wanted and have no place, in the order in which they are placed."""
+    found = [
+        (row, model)
+        for row in snapshot.stored.sorted_replicas
+        if row.wish is Wish.SERVE and row.phase in (Phase.WANTED, Phase.UNPLACEABLE)
+        if (model := snapshot.catalog.models.get(row.model)) is not None
+    ]
+    return sorted(found, key=_order)
+
+
+def ask_key(snapshot: Snapshot, model: Model, found: Rooms) -> Hashable:
+    """Equal for models that one search answers."""
+    memo = memo_of(snapshot, found)
+    return tuple((memo.ask(model, profile, found)[1], profile.nodes) for profile in model.profiles)
 
 
 def rank(model: Model) -> tuple[int, int, int]:
@@ -147,7 +173,7 @@ def rank(model: Model) -> tuple[int, int, int]:
     return -model.priority, -nodes, -gpus
 
 
-def _order(waiting: tuple[ReplicaRow, Model]) -> tuple[int, int, int, float, str]:
+def _order(waiting: Waiting) -> tuple[int, int, int, float, str]:
     row, model = waiting
     return *rank(model), row.created_at, row.replica_id
 

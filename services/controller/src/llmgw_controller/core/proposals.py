@@ -217,7 +217,7 @@ class _Coming:
             return False
         if self._rooms is None:
             self._rooms = rooms(self._snapshot, self._now)
-        memo = memo_of(self._snapshot, self._rooms, self._leaving)
+        memo = memo_of(self._snapshot, self._rooms)
         return any(
             explain(model, profile, self._rooms, evictable=self._leaving, memo=memo).fit is not Fit.NEVER
             for profile in startable(self._snapshot.stored, model, self._snapshot.intervals)
@@ -235,7 +235,7 @@ def _choice(
     if not may or (spent.all_gone and not wait.overdue(snapshot, now)):
         return None
     profiles = startable(snapshot.stored, wait.model, snapshot.intervals)
-    memo = memo_of(snapshot, found, frozenset(may))
+    memo = memo_of(snapshot, found)
     choice = choose(replace(wait.model, profiles=profiles), found, may, memo)
     if choice is None or wait.overdue(snapshot, now):
         return choice

@@ -105,7 +105,7 @@ def _best(draft: Draft, model: Model, evictable: frozenset[ReplicaId]) -> Explan
     has, or all of them fail when they are started."""
     draft.looks += 1
     found = rooms(draft.snapshot, draft.now)
-    memo = memo_of(draft.snapshot, found, evictable)
+    memo = memo_of(draft.snapshot, found)
     told = (
         explain(model, profile, found, evictable=evictable, memo=memo)
         for profile in startable(draft.stored, model, draft.snapshot.intervals)

@@ -20,11 +20,13 @@ from llmgw_controller.core.overdue import (
     start_waits_s,
 )
 from llmgw_controller.core.placement import memo_of
+from llmgw_controller.core.placing import ask_key, waiting_for_place
 from llmgw_controller.core.plan import Severity
 from llmgw_controller.core.port_bands import EPHEMERAL, overlaps_ephemeral
 from llmgw_controller.core.reach import reach
 from llmgw_controller.core.rows import Phase, ReplicaRow, Wish
 from llmgw_controller.core.state import Snapshot
+from llmgw_controller.core.turns import LOOKED_MOST, turn_of
 from llmgw_controller.core.watchdog import ailing, stall_of
 from llmgw_controller.core.weights_held import pressure
 from llmgw_controller.core.words import counted, lasting, sized
@@ -81,6 +83,7 @@ def troubles(snapshot: Snapshot, rooms: Rooms, verdicts: Verdicts, now: float) -
         *_profiles(snapshot),
         *_replicas(snapshot, now),
         *_unplaceable(snapshot, rooms, verdicts, now),
+        *_turns(snapshot, rooms, now),
         *_overdue(snapshot, now),
         *(
             one
@@ -209,7 +212,7 @@ def _unplaceable(snapshot: Snapshot, rooms: Rooms, verdicts: Verdicts, now: floa
             known = oldest.get(row.model)
             oldest[row.model] = row if known is None or row.since < known.since else known
     idle = idle_replicas(snapshot, verdicts)
-    memo = memo_of(snapshot, rooms, idle)
+    memo = memo_of(snapshot, rooms)
     for position, (name, row) in enumerate(sorted(oldest.items())):
         text = f"cannot be placed for {lasting(now - row.since)}: {row.reason or 'no reason was told'}"
         model = snapshot.catalog.models.get(name)
@@ -218,6 +221,19 @@ def _unplaceable(snapshot: Snapshot, rooms: Rooms, verdicts: Verdicts, now: floa
             near = nearest(model, rooms, idle, memo)
             text += f"\nNear miss: {near.text()}." if near is not None else ""
         yield Trouble(Severity.TROUBLE, "unplaceable", name, text, row.since, f"llmgwctl why {name}", near)
+
+
+def _turns(snapshot: Snapshot, rooms: Rooms, now: float) -> Iterator[Trouble]:
+    """More wait than one pass looks for: whoever is not placed at once should know why."""
+    waiting = waiting_for_place(snapshot)
+    turn = turn_of(waiting, lambda one: ask_key(snapshot, one[1], rooms), now)
+    if turn.passes > 1:
+        text = (
+            f"{counted(len(waiting), 'replica')} wait for a place and ask for {turn.asks} different things: "
+            f"each pass looks for {LOOKED_MOST} of them, the first by rank and the others in turn, all "
+            f"within about {turn.passes} passes"
+        )
+        yield Trouble(Severity.NOTE, "placed_in_turns", "placement", text)
 
 
 def _profiles(snapshot: Snapshot) -> Iterator[Trouble]:

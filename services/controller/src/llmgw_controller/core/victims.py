@@ -46,8 +46,7 @@ class Choice:
 
 
 def choose(model: Model, rooms: Rooms, candidates: Candidates, memo: Memo | None = None) -> Choice | None:
-    """None: not even with all of them gone would it fit, so none need go; or it fits as it is. `memo`: of
-    those that ask with all of them evictable."""
+    """None: not even with all of them gone would it fit, so none need go; or it fits as it is."""
     everyone, memo = frozenset(candidates), memo or Memo()
     best: tuple[Price, int, tuple[ReplicaId, ...]] | None = None
     for position, profile in enumerate(model.profiles):

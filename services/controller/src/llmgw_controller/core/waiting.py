@@ -6,6 +6,7 @@ from llmgw_controller.core.catalog import Model
 from llmgw_controller.core.placing import rank
 from llmgw_controller.core.rows import Cause, Phase, ReplicaRow, Wish
 from llmgw_controller.core.state import Snapshot
+from llmgw_controller.core.turns import start_of
 from llmgw_kit.ids import ModelId
 
 
@@ -48,11 +49,12 @@ def waiting(snapshot: Snapshot, now: float) -> list[Wait]:
 
 def rotated(waits: list[Wait], now: float, step: int) -> list[Wait]:
     """Where more models wait than one pass looks at, each pass begins with others: those in front, for whom
-    nothing is found, must not keep the rest out for ever."""
+    nothing is found, must not keep the rest out for ever. Nor may the rhythm of the passes: every two seconds
+    met only half of twelve."""
     names = list(dict.fromkeys(one.row.model for one in waits))
     if len(names) <= step:
         return waits
-    begin = int(now) * step % len(names)
+    begin = start_of(len(names), now)
     place = {name: (number - begin) % len(names) for number, name in enumerate(names)}
     return sorted(waits, key=lambda one: place[one.row.model])
 
