@@ -5,8 +5,7 @@ string is always escaped, so `"usage":{` is never a piece of somebody's text. No
 """
 
 import re
-from collections.abc import Iterator
-from enum import Enum
+from typing import Final
 
 import msgspec
 
@@ -24,15 +23,15 @@ _OBJECT_BYTES = 8 * 1024
 _MOST = 2**62
 
 
-class Source(Enum):
-    """Who says what a request has used."""
+# Who says what a request has used. Plain words, not an Enum: see core/heads.py.
 
-    ENGINE = "engine"
-    #: The engine said nothing; events of a stream were counted to its end, and the prompt is a guess.
-    COUNTED = "counted"
-    #: They were counted until it was cut.
-    ESTIMATED = "estimated"
-    UNKNOWN = "unknown"
+ENGINE: Final = "engine"
+#: The engine said nothing; events of a stream were counted to its end, and the prompt is a guess.
+COUNTED: Final = "counted"
+#: They were counted until it was cut.
+ESTIMATED: Final = "estimated"
+UNKNOWN: Final = "unknown"
+SOURCES: Final = (ENGINE, COUNTED, ESTIMATED, UNKNOWN)
 
 
 class Tokens(msgspec.Struct, frozen=True, gc=False):
@@ -69,14 +68,12 @@ _decode = msgspec.json.Decoder(Told).decode
 
 def told_at(data: bytes, brace: int) -> tuple[Told, int] | None:
     """The object that begins at `brace`, and where it ends; None for what cannot be read as usage."""
-    end = brace
-    while True:
+    end = data.find(b"}", brace, brace + _OBJECT_BYTES) + 1
+    while data.count(b"{", brace, end) != data.count(b"}", brace, end):
         end = data.find(b"}", end, brace + _OBJECT_BYTES) + 1
+        # It holds numbers; a brace in a string of it would only make it unreadable, and so unknown.
         if not end:
             return None
-        # It holds numbers; a brace in a string of it would only make it unreadable, and so unknown.
-        if data.count(b"{", brace, end) == data.count(b"}", brace, end):
-            break
     try:
         return _decode(data[brace:end]), end
     except (msgspec.DecodeError, RecursionError):
@@ -85,26 +82,35 @@ def told_at(data: bytes, brace: int) -> tuple[Told, int] | None:
 
 def told_in_json(tail: bytes) -> Told | None:
     """The last top-level `usage` of a JSON object of which `tail` is the end."""
-    for brace in _objects_backwards(tail):
+    key = len(tail)
+    while True:
+        key, brace = _object_before(tail, key)
+        if key < 0:
+            return None
         told = told_at(tail, brace)
         if told is not None and _is_top_level(tail, told[1]):
             return told[0]
-    return None
 
 
-def _objects_backwards(data: bytes) -> Iterator[int]:
-    """Where each object behind a key `usage` begins, the last one first."""
-    at = data.rfind(_KEY)
+def _object_before(data: bytes, end: int) -> tuple[int, int]:
+    """Of the last key `usage` that ends before `end` and has an object: where it begins, and where that does.
+    (-1, -1): there is none."""
+    at = data.rfind(_KEY, 0, end)
     while at >= 0:
-        found = _OBJECT.match(data, at + len(_KEY))
-        if found is not None and data[at - 1 : at] != b"\\":
-            yield found.end()
+        colon = at + len(_KEY)
+        if data[at - 1 : at] != b"\\":
+            if data[colon : colon + 2] == b":{":
+                return at, colon + 1
+            found = _OBJECT.match(data, colon)
+            if found is not None:
+                return at, found.end()
         at = data.rfind(_KEY, 0, at)
+    return -1, -1
 
 
 def _is_top_level(data: bytes, after: int) -> bool:
     # Of what is open there exactly one thing must be closed by what follows: the answer itself.
-    rest = data[after:].strip()
+    rest = data[after:]
     if rest == b"}":
         return True
     depth = 0
@@ -119,21 +125,26 @@ def _is_top_level(data: bytes, after: int) -> bool:
 
 def told_last(data: bytes) -> Told | None:
     """The last usage object anywhere in whole events."""
-    for brace in _objects_backwards(data):
-        told = told_at(data, brace)
-        return None if told is None else told[0]
-    return None
+    _, brace = _object_before(data, len(data))
+    told = told_at(data, brace) if brace >= 0 else None
+    return None if told is None else told[0]
 
 
 def told_each(data: bytes) -> list[Told]:
     """Every usage object in whole events, in their order."""
-    found = [told_at(data, brace) for brace in _objects_backwards(data)]
-    return [told[0] for told in reversed(found) if told is not None]
+    found: list[Told] = []
+    key, brace = _object_before(data, len(data))
+    while key >= 0:
+        told = told_at(data, brace)
+        if told is not None:
+            found.append(told[0])
+        key, brace = _object_before(data, key)
+    return found[::-1]
 
 
 def has_usage(data: bytes) -> bool:
     """Whether there is one at all; `"usage":null`, as some engines say with each event, is none."""
-    return any(True for _ in _objects_backwards(data))
+    return _object_before(data, len(data))[0] >= 0
 
 
 def merged(before: Told | None, later: Told) -> Told:

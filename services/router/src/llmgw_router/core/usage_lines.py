@@ -35,7 +35,7 @@ class Closed(msgspec.Struct, frozen=True, array_like=True, tag="c"):
     #: As sent; 499: the client left first.
     status: int
     code: str | None
-    #: A value of core.usage.Source.
+    #: One of core.usage.SOURCES.
     source: str
     #: False: interrupted.
     complete: bool

@@ -30,15 +30,28 @@ _MARKS: dict[Dialect, bytes] = {
 class StreamUsage:
     """Of one answer. Call `part` with each read in order, then `end`, however it ends."""
 
-    __slots__ = ("_dialect", "_extra", "_last", "_leaked", "_mark", "_open", "_told", "marks", "removing")
+    __slots__ = (
+        "_dialect",
+        "_extra",
+        "_last",
+        "_leaked",
+        "_open",
+        "_told",
+        "between",
+        "mark",
+        "marks",
+        "removing",
+    )
 
     def __init__(self, dialect: Dialect, *, removing: bool) -> None:
         self._dialect = dialect
         #: We asked for an event that the client did not.
         self.removing = removing
-        self._mark = _MARKS[dialect]
-        #: Events with output that have come, `[DONE]` among them.
+        #: What is counted, about one a token; and how often it came, `[DONE]` with it.
+        self.mark = _MARKS[dialect]
         self.marks = 0
+        #: Nothing is open and nothing held: what comes next begins an event.
+        self.between = True
         #: An event whose end has not come, and whether it has been passed on as far as it has.
         self._open = b""
         self._leaked = False
@@ -50,12 +63,16 @@ class StreamUsage:
 
     def part(self, payload: bytes) -> bytes:
         """What of it the client is to have now."""
-        self.marks += payload.count(self._mark)
-        if not self._open and payload.endswith(b"\n\n"):
-            if b'"usage"' not in payload and not self._extra:
+        self.marks += payload.count(self.mark)
+        if self.between and payload.endswith(b"\n\n"):
+            # Searched by `find`, which takes half the time of `in`.
+            if payload.find(b'"usage"') < 0:
                 return payload
-            return self._whole(payload)
-        return self._pieces(payload)
+            out = self._whole(payload)
+        else:
+            out = self._pieces(payload)
+        self.between = not (self._open or self._extra)
+        return out
 
     def end(self) -> bytes:
         """The engine says no more, for whatever reason: what is still held and not ours."""
