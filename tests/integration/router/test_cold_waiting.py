@@ -15,7 +15,7 @@ from .test_cold_models import cold
 
 
 async def test_a_refusal_says_how_far_the_start_is_by_its_newest_word(tmp_path: Path) -> None:
-    row = cold(hold_timeout_s=1.5, eta_s=12.3)
+    row = cold(hold_timeout_s=3.0, eta_s=12.3)
     async with router(tmp_path, models=[row], config=config()) as r:
         first = await ask(r)
         await r.until(lambda: r.pool.held == {"m": 1})
@@ -29,7 +29,7 @@ async def test_a_refusal_says_how_far_the_start_is_by_its_newest_word(tmp_path: 
             assert (answer.status, error(answer)["code"]) == (503, "model_loading")
             # From the word's own time: what has passed since is gone.
             assert 60 <= int(answer.one(b"retry-after")) <= 70
-            assert answer.one(b"x-llmgw-limit") == b"hold_timeout_s=1.5"
+            assert answer.one(b"x-llmgw-limit") == b"hold_timeout_s=3"
             message = error(answer)["message"]
             assert "fetching, ready in about 6" in message
             assert "number 1 of 2" in message if number == 1 else "you were number" in message
@@ -44,7 +44,7 @@ async def test_a_refusal_says_how_far_the_start_is_by_its_newest_word(tmp_path: 
 
 
 async def test_a_worker_that_is_new_knows_how_far_the_start_is(tmp_path: Path) -> None:
-    async with router(tmp_path, models=[cold(hold_timeout_s=3.0)], config=config(), workers=2) as r:
+    async with router(tmp_path, models=[cold(hold_timeout_s=5.0)], config=config(), workers=2) as r:
         asked = [await ask(r) for _ in range(12)]
         await r.until(lambda: r.pool.held == {"m": 12})
         r.pool.tell_phase(StartPhase(model="m", phase="loading", eta_s=500.0))
@@ -133,3 +133,15 @@ async def test_one_tenant_does_not_fill_the_room(tmp_path: Path) -> None:
         for c in (*waiting, third):
             c.close()
         await gone(r)
+
+
+async def test_a_tenants_share_may_be_none(tmp_path: Path) -> None:
+    how = msgspec.structs.replace(config(), keys_required=True)
+    async with router(tmp_path, models=[cold(max_held_per_tenant=0)], config=how) as r:
+        rows = [KeyRow(digest=digest_of(b"sk-a"), key_id="a", tenant="acme")]
+        r.pool.push_keys(rows, whole=True)
+        c = await keyed(r, "sk-a")
+        answer = await c.answer()
+        assert (answer.status, answer.one(b"x-llmgw-limit")) == (503, b"max_held_per_tenant=0")
+        assert r.heard.wants == []
+        c.close()

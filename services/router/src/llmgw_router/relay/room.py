@@ -57,7 +57,7 @@ class WaitingRoom:
         most = model.max_held_per_tenant
         if tenant is not None and most is not None:
             count = self._of_tenant.get((model.name, tenant), 0)
-            if count >= share(most, hub.workers):
+            if not most or count >= share(most, hub.workers):
                 exchange.limit = errors.limit("max_held_per_tenant", most)
                 self._refuse_loading(
                     exchange, model, f"{most} requests of yours wait for it already (max_held_per_tenant)"
