@@ -5,8 +5,6 @@ from pathlib import Path
 
 import pytest
 
-from llmgw_router.core.config import RoutingProfile
-
 from .ends import dead_port
 from .harness import Client, Router, endpoint, router
 from .upstream import LAST, SSE_HEAD, Connection, Script, Upstream, chunk, json_answer
@@ -127,13 +125,14 @@ async def test_without_any_replica_there_is_nothing_to_find(tmp_path: Path) -> N
 
 
 async def test_a_holder_that_is_gone_is_told(tmp_path: Path) -> None:
-    """HO08: reachable is not what it is."""
-    a = Upstream(engine("a"))
-    async with a, router(tmp_path, a.port, profile=RoutingProfile(connect_s=1.0)) as r, await r.client() as c:
+    """HO08: nobody else has it, so nobody else is asked, and nobody says that there is no such response."""
+    a, b = Upstream(engine("a")), Upstream(engine("b"))
+    async with a, b, router(tmp_path, a.port) as r, await r.client() as c:
         made = await create(c)
-        await r.push([endpoint(0, dead_port())])
+        await r.push([endpoint(0, dead_port()), endpoint(1, b.port)])
         status, told = await ask(r, f"/v1/responses/{made}")
         error = told["error"]
         assert isinstance(error, dict)
         assert (status, error["code"]) == (502, "upstream_unreachable")
+        assert b.seen == []
         await r.until(r.quiet)
