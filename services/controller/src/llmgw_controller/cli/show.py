@@ -16,6 +16,10 @@ from llmgw_controller.cli.views import status as status_view
 from llmgw_controller.cli.views import why as why_view
 
 
+#: It asks the pass itself, again and again: seconds on a large fleet where much waits and little helps.
+WHY_TIMEOUT_S = 30
+
+
 @click.command()
 @click.option("--at", type=Moment(), help="As it was: -2h, 14:05, or 2026-11-30T14:05 (UTC).")
 @click.pass_obj
@@ -135,7 +139,7 @@ def why(session: Session, model: str) -> None:
         return why_view.exit_code(answer)
 
     session.show(
-        lambda stub: stub.Why(pb.WhyRequest(model=model), timeout=10),
+        lambda stub: stub.Why(pb.WhyRequest(model=model), timeout=WHY_TIMEOUT_S),
         render,
         lambda answer: as_json_explained.why(answer, exit_code=why_view.exit_code(answer)),
     )

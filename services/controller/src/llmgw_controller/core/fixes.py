@@ -10,7 +10,7 @@ from llmgw_controller.core.catalog import Model, Profile
 from llmgw_controller.core.claims import Rooms
 from llmgw_controller.core.explain import Explanation, Fit, Reason
 from llmgw_controller.core.fix import Fix
-from llmgw_controller.core.fixes_back import nodes_of, taken_back
+from llmgw_controller.core.fixes_back import nodes_of, taken_back, taken_back_together
 from llmgw_controller.core.fixes_drain import evictions
 from llmgw_controller.core.hearing import last_seen
 from llmgw_controller.core.question import Question, ask, heard_again
@@ -31,11 +31,10 @@ def fixes(
     """Those that help, cheapest first; what only waiting brings comes last."""
     if told.fit is Fit.NOW:
         return ()
-    helpful = [
-        *evictions(asked, profile, told, found, verdicts, now),
-        *taken_back(asked, profile, told, verdicts, now),
-        *_silent(asked, told, now),
-    ]
+    helpful = [*evictions(asked, profile, told, found, verdicts, now), *taken_back(asked, profile, told, now)]
+    if not helpful:
+        helpful = list(taken_back_together(asked, profile, told, verdicts, now))
+    helpful += _silent(asked, told, now)
     return tuple(sorted(helpful, key=lambda fix: fix.command is None))
 
 

@@ -10,7 +10,7 @@ from llmgw_controller.core.activity import Verdicts
 from llmgw_controller.core.catalog import Profile
 from llmgw_controller.core.explain import Explanation, Fit, Reason
 from llmgw_controller.core.fix import Fix, ready_in
-from llmgw_controller.core.fixes_drain import SETS_TRIED, priced, sets
+from llmgw_controller.core.fixes_drain import priced, sets
 from llmgw_controller.core.idleness import idle_replicas
 from llmgw_controller.core.placement import explain
 from llmgw_controller.core.question import Answer, Question, ask, drained, rooms_before, uncordoned
@@ -21,22 +21,30 @@ from llmgw_kit.ids import NodeId, ReplicaId
 #: Nodes tried one by one, and of several those tried whether it does without; each costs a pass.
 NODES_TRIED = 4
 
+#: Sets of leaving replicas tried beside nodes taken back; each costs four passes.
+BOTH_TRIED = 2
 
-def taken_back(
+_ASIDE = (Reason.CORDONED, Reason.DRAINING)
+
+
+def taken_back(asked: Question, profile: Profile, told: Explanation, now: float) -> Iterator[Fix]:
+    """One node alone."""
+    for node_id in nodes_of(told, *_ASIDE)[:NODES_TRIED]:
+        if _places(uncordoned(asked, [node_id]), now):
+            yield _fix(asked, profile, (node_id,))
+
+
+def taken_back_together(
     asked: Question, profile: Profile, told: Explanation, verdicts: Verdicts, now: float
 ) -> Iterator[Fix]:
-    """Single nodes first; several where no single one helps; and with a drain where not even all do."""
-    aside = nodes_of(told, Reason.CORDONED, Reason.DRAINING)
-    found = [node_id for node_id in aside[:NODES_TRIED] if _places(uncordoned(asked, [node_id]), now)]
-    for node_id in found:
-        yield _fix(asked, profile, (node_id,))
-    if found or len(aside) < 1:
-        return
+    """Where no single step helps, which costs more passes: several nodes, and with a drain where not even all
+    of them do."""
+    aside = nodes_of(told, *_ASIDE)
     several = _several(asked, aside, now) if len(aside) > 1 else ()
     if several:
         yield _fix(asked, profile, several)
-        return
-    yield from _with_drain(asked, profile, aside, verdicts, now)
+    elif aside:
+        yield from _with_drain(asked, profile, aside, verdicts, now)
 
 
 def _several(asked: Question, aside: list[NodeId], now: float) -> tuple[NodeId, ...]:
@@ -75,7 +83,7 @@ def _with_drain(
     if told.fit is not Fit.AFTER_EVICTION:
         return
     costs = prices(asked.snapshot, now)
-    for leaving in sets(opened, profile, told, found, verdicts, costs)[:SETS_TRIED]:
+    for leaving in sets(opened, profile, told, found, verdicts, costs)[:BOTH_TRIED]:
         after = ask(drained(opened, frozenset(leaving), now), now)
         if after is None or not after.placed:
             continue
