@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from llmgw_router.relay.handshakes import refuse_beginnings
+from llmgw_router.supervisor.watching import watch
 
 from .harness import BODY, Client, Router, router
 from .upstream import LAST, SSE_HEAD, Connection, Upstream, answering, chunk, json_answer
@@ -148,6 +149,33 @@ async def test_a_worker_whose_loop_stands_still_is_replaced_and_its_queue_served
             assert f"(pid {pid}) has not turned its loop" in caplog.text
         finally:
             watching.cancel()
+
+
+async def test_a_worker_that_hangs_before_it_serves_is_replaced_too(tmp_path: Path) -> None:
+    async with Upstream(answering(json_answer())) as up, router(tmp_path, up.port) as r:
+        first = r.pool.workers[0].pid
+        assert first is not None
+        os.kill(first, signal.SIGKILL)
+        await r.until(lambda: r.pool.workers[0].pid not in (None, first))
+        second = r.pool.workers[0].pid
+        assert second is not None
+        os.kill(second, signal.SIGSTOP)
+        assert not r.pool.workers[0].serving
+        watching = asyncio.create_task(
+            watch(
+                r.pool._seats,
+                r.pool._slots,
+                hang_s=3600.0,
+                start_s=5.0,
+                sleep=lambda _: asyncio.sleep(0.05),
+            )
+        )
+        try:
+            await r.until(lambda: r.pool.workers[0].pid not in (None, first, second))
+        finally:
+            watching.cancel()
+        await r.until(lambda: r.pool.workers[0].serving)
+        assert (r.pool.workers[0].hangs, r.pool.workers[0].deaths) == (1, 2)
 
 
 async def test_what_runs_is_told_by_all_workers_that_answer(tmp_path: Path) -> None:

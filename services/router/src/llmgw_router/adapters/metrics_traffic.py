@@ -86,7 +86,7 @@ def of_traffic(at: Reading) -> Iterator[Family]:
         {model: count.broken for model, count in at.by_model.items()},
     )
     yield gauge("llmgw_router_in_flight", "Requests at engines now.", "model", at.in_flight)
-    yield gauge("llmgw_router_held", "Requests that wait for their model, or for room at it.", "model", at.held)
+    yield gauge("llmgw_router_held", "Requests that wait, for their model or for room.", "model", at.held)
     yield counter(
         "llmgw_router_retries",
         "Asked again: stale: the pooled connection was closed by the engine; all else: at another endpoint.",

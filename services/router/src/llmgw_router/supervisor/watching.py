@@ -16,6 +16,8 @@ log = logging.getLogger(__name__)
 
 #: Between two looks.
 EVERY_S = 1.0
+#: A worker that has not begun to serve after so long hangs too; a start takes a second, on a bad day ten.
+START_S = 60.0
 #: For the dump of its stacks to be written before the process is gone.
 DUMP_S = 0.5
 
@@ -52,18 +54,28 @@ class Stillness:
 
 
 async def watch(
-    seats: Sequence[Seat], slots: Slots, *, hang_s: float, sleep: Callable[[float], Awaitable[None]]
+    seats: Sequence[Seat],
+    slots: Slots,
+    *,
+    hang_s: float,
+    sleep: Callable[[float], Awaitable[None]],
+    start_s: float = START_S,
 ) -> None:
     """For ever: dump the stacks of a worker that hangs, then end it; its exit brings a fresh one."""
-    stillness = Stillness(most=max(1, round(hang_s / EVERY_S)))
+    turning = Stillness(most=max(1, round(hang_s / EVERY_S)))
+    starting = Stillness(most=max(1, round(start_s / EVERY_S)))
     while True:
         await sleep(EVERY_S)
         looks = [
-            Look(seat.worker, seat.process.pid, seat.swept_at_ns(slots))
+            (seat.serving.is_set(), Look(seat.worker, seat.process.pid, seat.swept_at_ns(slots)))
             for seat in seats
-            if seat.process is not None and seat.serving.is_set()
+            if seat.process is not None
         ]
-        hung = [(seats[look.worker], seats[look.worker].process) for look in stillness.look(looks)]
+        found = [
+            *starting.look([look for serving, look in looks if not serving]),
+            *turning.look([look for serving, look in looks if serving]),
+        ]
+        hung = [(seats[look.worker], seats[look.worker].process) for look in found]
         for seat, process in hung:
             assert process is not None
             log.error(
@@ -71,7 +83,7 @@ async def watch(
                 "and it is replaced",
                 seat.worker,
                 process.pid,
-                hang_s,
+                hang_s if seat.serving.is_set() else start_s,
             )
             process.dump()
         if hung:
