@@ -6,7 +6,7 @@ import asyncio
 import logging
 import secrets
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 from llmgw.v1 import agent_pb2 as pb
@@ -17,8 +17,10 @@ from llmgw_controller.core.plan import (
     Drain,
     FetchWeights,
     Plan,
+    PutEvent,
     PutReplica,
     Reserve,
+    Severity,
     Start,
     Stop,
 )
@@ -33,6 +35,7 @@ from llmgw_controller.ledger import Ledger
 from llmgw_controller.loops import Fetches
 from llmgw_controller.ports import ClaimTaken
 from llmgw_controller.routes_board import RoutesBoard
+from llmgw_controller.wire_rows import Untold
 from llmgw_kit.clock import Clock
 from llmgw_kit.errors import Unavailable
 from llmgw_kit.ids import ReplicaId
@@ -92,6 +95,8 @@ class Passes:
     #: A new engine credential; drawn here since decisions know no chance.
     credential: Callable[[], str] = lambda: secrets.token_urlsafe(24)
     _commands: int = 0
+    #: Rows that no message carries, and that were told of.
+    _untold: set[Untold] = field(default_factory=set)
 
     async def run(self) -> None:
         """For ever. Raises Fenced when the term is over, and whatever is a bug."""
@@ -148,7 +153,16 @@ class Passes:
         snapshot = self.snapshot(stored)
         if not holds_back(snapshot, now):
             self.board.publish(await asyncio.to_thread(routes, snapshot, now), now)
+            self._tell_untold(now)
         self.activations.passed()
+
+    def _tell_untold(self, now: float) -> None:
+        """Once a term, with the next commit."""
+        news = [one for one in self.board.untold if one not in self._untold]
+        self._untold.update(news)
+        self.fleet.put_back(
+            [PutEvent(now, "row_untold", one.subject, one.text, Severity.TROUBLE) for one in news]
+        )
 
     def _command(self, command: Command, stored: Stored) -> None:
         if isinstance(command, FetchWeights):

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from llmgw.v1 import routing_pb2 as pb
 from llmgw_controller import wire_routing
 from llmgw_controller.core.routes import RouteDelta, RouteTable, diff
+from llmgw_controller.wire_rows import Untold
 from llmgw_kit.errors import Conflict
 from llmgw_kit.ids import LeaseTerm, RouterId
 
@@ -50,6 +51,8 @@ class RoutesBoard:
         self._ended = False
         self._watchers: dict[RouterId, Watcher] = {}
         self._acknowledged: dict[RouterId, Acknowledged] = {}
+        #: Rows of the newest table that no router can be told.
+        self.untold: tuple[Untold, ...] = ()
         #: Draining endpoint -> the version that first had its mark.
         self._marked: dict[str, int] = {}
 
@@ -64,7 +67,9 @@ class RoutesBoard:
         return self._table
 
     def publish(self, table: RouteTable, now: float) -> None:
-        """Make a version of it if it differs, or if nothing was said for a while."""
+        """Make a version of it if it differs, or if nothing was said for a while. What no message carries is
+        left out, and stands in `untold`."""
+        table, self.untold = wire_routing.tellable(table, self._table)
         if self._table is None:
             self._take(table, now, None)
             return

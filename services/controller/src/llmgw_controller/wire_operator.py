@@ -1,18 +1,19 @@
 """The view of the whole fleet to llmgw.v1.operator, and the log; every message is filled from one
 FleetView. Its rows are in wire_nodes and wire_replicas."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from llmgw.v1 import operator_pb2 as pb
-from llmgw_controller import wire_replicas, wire_room
+from llmgw_controller import wire_nodes, wire_replicas, wire_room
 from llmgw_controller.core.capacity import ClassCapacity, Part, Parts
 from llmgw_controller.core.fabrics import FabricLine, LargestFit
 from llmgw_controller.core.near import Near
 from llmgw_controller.core.plan import Severity
 from llmgw_controller.core.risk import NodeLossRisk
 from llmgw_controller.core.trouble import Trouble
-from llmgw_controller.core.view import FleetView
+from llmgw_controller.core.view import FleetView, ModelLine, NodeLine, ReplicaLine
 from llmgw_controller.ports import EventRow
+from llmgw_controller.wire_rows import Untold, each
 
 #: INFO is no trouble at all: an event of that kind leaves the field unset.
 SEVERITY_TO_WIRE = {
@@ -43,11 +44,13 @@ def status(
 ) -> pb.GetStatusResponse:
     """Everything of one moment; `risks` may be some seconds older, and None: not looked for. `told`: of
     statuses before, to make this one quicker."""
-    told = told or wire_replicas.ToldShards()
-    told.forget_all_but(view.replicas)
+    memo = told or wire_replicas.ToldShards()
+    memo.forget_all_but(view.replicas)
+    models, bad_models = each_model(view.models, view.at)
+    replicas, bad_replicas = each_replica(view.replicas, view.at, memo)
     return pb.GetStatusResponse(
         info=about,
-        trouble=[_trouble(one) for one in view.trouble],
+        trouble=[*map(_untold, (*bad_models, *bad_replicas)), *(_trouble(one) for one in view.trouble)],
         capacity=[_capacity(one) for one in view.capacity],
         fabrics=[_fabric(one) for one in view.fabrics],
         nodes=pb.NodeCounts(
@@ -58,13 +61,40 @@ def status(
             heard=view.router_counts.heard,
             oldest_report_s=view.router_counts.oldest_report_s,
         ),
-        models=[wire_replicas.model(one, view.at) for one in view.models],
-        replicas=[wire_replicas.replica(one, view.at, told) for one in view.replicas],
+        models=models,
+        replicas=replicas,
         brake=view.brake,
         risks=[_risk(one) for one in risks or ()],
         risks_known=risks is not None,
         nobody_asked=[wire_room.holding(one) for one in view.holdings.idle],
         suggestions=[wire_room.proposal(one) for one in view.proposals],
+    )
+
+
+def each_model(lines: Iterable[ModelLine], at: float) -> tuple[list[pb.ModelRow], tuple[Untold, ...]]:
+    """Those that a message carries, and the others."""
+    return each(lines, lambda line: wire_replicas.model(line, at), lambda line: f"model {line.model}")
+
+
+def each_replica(
+    lines: Iterable[ReplicaLine], at: float, memo: wire_replicas.ToldShards | None = None
+) -> tuple[list[pb.ReplicaRow], tuple[Untold, ...]]:
+    """Those that a message carries, and the others."""
+    return each(
+        lines,
+        lambda line: wire_replicas.replica(line, at, memo),
+        lambda line: f"replica {line.row.replica_id}",
+    )
+
+
+def each_node(lines: Iterable[NodeLine], at: float) -> tuple[list[pb.NodeRow], tuple[Untold, ...]]:
+    """Those that a message carries, and the others."""
+    return each(lines, lambda line: wire_nodes.node(line, at), lambda line: f"node {line.node_id}")
+
+
+def _untold(one: Untold) -> pb.Trouble:
+    return pb.Trouble(
+        severity=pb.TROUBLE_SEVERITY_TROUBLE, kind="row_untold", subject=one.subject, text=one.text
     )
 
 

@@ -1,9 +1,12 @@
 """What routers are told: core types to llmgw.v1.routing, in this one place."""
 
+from dataclasses import replace
+
 from llmgw.v1 import routing_pb2 as pb
 from llmgw_controller.core.activation import Decision, Pending, Ready, Refused
 from llmgw_controller.core.availability import Availability
 from llmgw_controller.core.routes import CatalogModel, Endpoint, FleetSummary, RouteDelta, RouteTable
+from llmgw_controller.wire_rows import Untold, each
 
 AVAILABILITY_TO_WIRE = {
     Availability.READY: pb.MODEL_AVAILABILITY_READY,
@@ -81,6 +84,31 @@ def snapshot(table: RouteTable) -> pb.RouteSnapshot:
         models=[catalog_model(row) for _, row in sorted(table.models.items())],
         fleet=fleet(table.fleet),
     )
+
+
+def tellable(table: RouteTable, before: RouteTable | None) -> tuple[RouteTable, tuple[Untold, ...]]:
+    """The table without what no message carries: one such row must not end the leader's term, and with it the
+    routes of all others. What stood in the table before has been told."""
+    known_endpoints = before.endpoints if before is not None else {}
+    known_models = before.models if before is not None else {}
+    _, bad_endpoints = each(
+        (row for key, row in table.endpoints.items() if known_endpoints.get(key) != row),
+        endpoint,
+        lambda row: f"endpoint {row.endpoint_id}",
+    )
+    _, bad_models = each(
+        (row for name, row in table.models.items() if known_models.get(name) != row),
+        catalog_model,
+        lambda row: f"model {row.model}",
+    )
+    if not bad_endpoints and not bad_models:
+        return table, ()
+    left_out = {one.subject for one in (*bad_endpoints, *bad_models)}
+    return replace(
+        table,
+        endpoints={key: row for key, row in table.endpoints.items() if f"endpoint {key}" not in left_out},
+        models={name: row for name, row in table.models.items() if f"model {name}" not in left_out},
+    ), (*bad_endpoints, *bad_models)
 
 
 def delta(row: RouteDelta) -> pb.RouteDelta:

@@ -3,7 +3,7 @@
 import asyncio
 
 from llmgw.v1 import operator_pb2 as pb
-from llmgw_controller import wire_explained, wire_nodes, wire_replicas
+from llmgw_controller import wire_explained, wire_nodes, wire_operator
 from llmgw_controller.core.idleness import verdicts
 from llmgw_controller.core.why import why
 from llmgw_controller.history import status_at
@@ -28,7 +28,7 @@ class Views(Desk):
     async def ListNodes(self, request: pb.ListNodesRequest, context: Context) -> pb.ListNodesResponse:
         """Every known node."""
         reign, view = await self._view()
-        nodes = [wire_nodes.node(line, view.at) for line in view.nodes]
+        nodes, _ = wire_operator.each_node(view.nodes, view.at)
         return pb.ListNodesResponse(info=self._info(reign, view), nodes=nodes)
 
     async def ListDevices(self, request: pb.ListDevicesRequest, context: Context) -> pb.ListDevicesResponse:
@@ -59,13 +59,13 @@ class Views(Desk):
             lines = tuple(line for line in lines if line.row.model == name)
             if model is None and not lines:
                 raise self._no_model(reign, request.model)
-        replicas = [wire_replicas.replica(line, view.at) for line in lines]
+        replicas, _ = wire_operator.each_replica(lines, view.at)
         return pb.ListReplicasResponse(info=self._info(reign, view), replicas=replicas)
 
     async def ListModels(self, request: pb.ListModelsRequest, context: Context) -> pb.ListModelsResponse:
         """The catalog with what runs of it."""
         reign, view = await self._view()
-        models = [wire_replicas.model(line, view.at) for line in view.models]
+        models, _ = wire_operator.each_model(view.models, view.at)
         return pb.ListModelsResponse(info=self._info(reign, view), models=models)
 
     async def Why(self, request: pb.WhyRequest, context: Context) -> pb.WhyResponse:
