@@ -130,6 +130,11 @@ async def test_away_for_a_while_and_back_by_itself(seat: Seat) -> None:
         ("old/2", Phase.BACKOFF)
     ]
     assert "held_back" in await seat.told("old/2")
+    status = await seat.operator.GetStatus(pb.GetStatusRequest(), None)
+    (note,) = [one for one in status.trouble if one.kind == "replica_held_back"]
+    assert (note.subject, note.severity) == ("old/2", pb.TROUBLE_SEVERITY_NOTE)
+    assert not note.HasField("fix"), "it is no trouble that a next step should end"
+    assert "; started in " in note.text
     await seat.until("it is back", lambda: [one.replica_id for one in router.routable()] == ["old/2"])
     assert agent.starts == ["old/1.1.0", "old/2.2.0"]
 

@@ -15,7 +15,6 @@ from llmgw_controller.cli.views import replicas as replicas_view
 from llmgw_controller.cli.views import status as status_view
 from llmgw_controller.cli.views import why as why_view
 
-
 #: It asks the pass itself, again and again: seconds on a large fleet where much waits and little helps.
 WHY_TIMEOUT_S = 30
 

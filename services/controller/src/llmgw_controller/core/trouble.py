@@ -10,6 +10,7 @@ from llmgw_controller.core.exits import exit_of
 from llmgw_controller.core.failing import failing
 from llmgw_controller.core.heard import DeviceReport, DeviceState
 from llmgw_controller.core.hearing import NodeState, brake, is_learning, last_seen
+from llmgw_controller.core.hold import HELD
 from llmgw_controller.core.idleness import idle_replicas, silent_members
 from llmgw_controller.core.near import Near, nearest
 from llmgw_controller.core.overdue import (
@@ -258,6 +259,11 @@ def _replicas(snapshot: Snapshot, now: float) -> Iterator[Trouble]:
             text = f"start {row.failures} failed: {reason}; again in {left}"
             fix = f"llmgwctl replica logs {row.replica_id}"
             yield Trouble(Severity.TROUBLE, "replica_backoff", row.replica_id, text, row.since, fix)
+        elif row.phase is Phase.BACKOFF and reason.startswith(HELD) and row.until is not None:
+            # No fix: it is as somebody wished it.
+            text = f"{reason}; started in {lasting(row.until - now)}"
+            text += f", or sooner: llmgwctl replica stop {row.replica_id}"
+            yield Trouble(Severity.NOTE, "replica_held_back", row.replica_id, text, row.since)
         elif row.phase is Phase.FAILED:
             text = f"given up after {counted(row.failures, 'start')}" if row.failures else "not started"
             text += f": {reason}"
