@@ -11,7 +11,7 @@ from llmgw_router.core.keys import KeyRow, digest_of
 from tests.integration.router.choosing import LONG, ask, chat, config, fine, total
 from tests.integration.router.ends import code_of, dead_port
 from tests.integration.router.harness import Router, endpoint, router
-from tests.integration.router.upstream import Upstream
+from tests.integration.router.upstream import Connection, Upstream
 
 
 def shares(*engines: Upstream) -> list[int]:
@@ -78,6 +78,8 @@ async def test_workers_agree_on_the_place_of_a_new_prompt(tmp_path: Path) -> Non
         for _ in range(12):
             # A connection each, so that the kernel spreads them over the workers.
             await ask(r, chat(LONG))
+            # Its load is taken back a moment after its last byte; loads decide before places do.
+            await r.until(r.quiet)
         assert sorted(shares(a, b)) == [0, 12]
 
 
@@ -212,3 +214,32 @@ async def test_choices_are_kept_for_the_admin_only_where_asked_for(tmp_path: Pat
         assert r.pool.choices.decisions[-1].policy == "prefix"
         r.pool.reconfigure(config())
         await r.until(lambda: r.pool.choices.decisions.maxlen == 0)
+
+
+async def test_a_full_engine_is_made_up_for_within_the_pools_of_the_profile(tmp_path: Path) -> None:
+    rules = config(
+        prefix_affinity=False,
+        profiles={"east": RoutingProfile(name="east", pools=("e",), queue_s=0.0)},
+    )
+    east = b"x-llmgw-profile: east\r\n"
+
+    async def holds(connection: Connection) -> None:
+        await connection.request()
+        await connection.closed_by_peer()
+
+    async with (
+        Upstream(holds) as inside,
+        fine() as outside,
+        router(tmp_path, config=rules) as r,
+        await r.client() as waiting,
+    ):
+        rows = [
+            msgspec.structs.replace(endpoint(n, up.port), pool="ew"[n], concurrency=1)
+            for n, up in enumerate((inside, outside))
+        ]
+        await r.push(rows)
+        waiting.post(chat(), more=east)
+        await r.until(lambda: len(inside.seen) == 1)
+        assert (await ask(r, chat(), east)).status == 503
+        assert len(outside.seen) == 0
+        assert (await ask(r)).status == 200

@@ -19,8 +19,6 @@ from llmgw_router.relay.ipc import Decisions
 from llmgw_router.relay.slots import COUNTER
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from llmgw_router.core.table import ModelRow
     from llmgw_router.relay.endpoint import Endpoint, EngineEndpoint
     from llmgw_router.relay.exchange import Exchange
@@ -226,27 +224,28 @@ class Chooser:
             self._kept.clear()
             self._hub.tell(Decisions(decisions=told))
 
-    def refuse(self, exchange: "Exchange", model: "ModelRow", endpoints: "Sequence[EngineEndpoint]") -> None:
+    def refuse(
+        self, exchange: "Exchange", model: "ModelRow", endpoints: "tuple[EngineEndpoint, ...]"
+    ) -> None:
         """Every endpoint has asked to be left alone, or none is in a pool that the request may use (W12).
 
         The number of `Retry-After` stands in the text too (HO10)."""
-        wait_s = earliest(endpoints, self._hub.now)
-        if wait_s is None:
-            pools = ", ".join(exchange.profile.pools or ())
-            exchange.refuse(
-                errors.NO_REPLICA,
-                f"No replica of the model `{model.name}` is in a pool of the profile "
-                f"`{exchange.profile.name}` ({pools}).",
-                retry_after_s=errors.retry_after(None),
-            )
-            return
+        usable = self._field(exchange, endpoints).endpoints
+        wait_s = earliest(usable, self._hub.now)
         seconds = errors.retry_after(wait_s)
-        exchange.refuse(
-            errors.NO_REPLICA,
-            f"Every replica of the model `{model.name}` has asked to be left alone for a while; the first "
-            f"one is asked again in {seconds} s.",
-            retry_after_s=seconds,
-        )
+        if wait_s is not None:
+            why = (
+                f"Every replica of the model `{model.name}` has asked to be left alone for a while; the "
+                f"first one is asked again in {seconds} s."
+            )
+        elif usable:
+            why = f"Every replica of the model `{model.name}` was asked for this request, in vain."
+        else:
+            why = (
+                f"No replica of the model `{model.name}` is in a pool of the profile "
+                f"`{exchange.profile.name}` ({', '.join(exchange.profile.pools or ())})."
+            )
+        exchange.refuse(errors.NO_REPLICA, why, retry_after_s=seconds)
 
 
 def _header_of(lines: list[bytes], name: bytes) -> bytes | None:

@@ -303,6 +303,8 @@ class Exchange(Ending):
             self._first_said(connection, payload)
         if self.decision is not None:
             self._explain(connection, self.decision)
+        # From here on nobody else is asked, and a stream may last for an hour.
+        self.match = self.decision = None
         if self.meter is not None:
             payload = self.meter.first(self, connection, payload)
         self.start_answer(connection, payload, whole=False)
@@ -367,7 +369,7 @@ class Exchange(Ending):
         failure = None if self.tail is None else self.tail.failure()
         if failure is None:
             endpoint.ended(self, connection.status)
-            if connection.is_stream and not isinstance(endpoint, ColdEndpoint):
+            if connection.is_stream and self.first_ns and not isinstance(endpoint, ColdEndpoint):
                 endpoint.speed.streamed(self.bytes_out, (now_ns - self.first_ns) / 1e9)
         else:
             # All of it has been passed on as it came; it counts as the failure that it is (HO02).
