@@ -8,6 +8,7 @@ import pytest
 
 from llmgw_router.core.config import WorkerConfig
 from llmgw_router.core.keys import KeyRow, digest_of
+from llmgw_router.core.routes import ROUTES, Content
 from tests.integration.router.harness import BODY, CHAT, QUICK, Answer, Router, endpoint, router
 from tests.integration.router.upstream import SSE_HEAD, Connection, Upstream, answering, chunk, json_answer
 
@@ -27,20 +28,22 @@ async def ask(one: Router, more: bytes = b"", body: bytes = BODY, path: bytes = 
 
 
 async def test_every_engine_path_asks_for_a_key_and_no_credential_travels_on_w37(tmp_path: Path) -> None:
-    paths = (CHAT, b"/v1/completions", b"/v1/embeddings", b"/v1/responses", b"/v1/messages", b"/v1/rerank")
+    posts = [one.path for one in ROUTES if one.content is Content.JSON]
     async with (
         Upstream(answering(json_answer())) as engine,
         router(tmp_path, engine.port, config=GUARDED) as one,
     ):
         one.pool.push_keys([row()], whole=True)
-        for path in paths:
+        for path in (one.path.replace(b"{id}", b"resp_1") for one in ROUTES):
             refused = await ask(one, path=path)
             assert (refused.status, refused.one(b"www-authenticate")) == (401, b"Bearer")
             assert b'"invalid_api_key"' in refused.body
         assert engine.seen == []
         for header in (b"Authorization: Bearer ", b"x-api-key: ", b"api-key: "):
-            answer = await ask(one, more=header + KEY + b"\r\ncookie: c=1\r\n")
-            assert answer.status == 200
+            for path in posts:
+                answer = await ask(one, path=path, more=header + KEY + b"\r\ncookie: c=1\r\n")
+                assert answer.status == 200
+        assert len(engine.seen) == 3 * len(posts)
         for seen in engine.seen:
             for name in (b"authorization", b"x-api-key", b"api-key", b"cookie"):
                 assert seen.all(name) == []

@@ -19,7 +19,7 @@ from llmgw_router.core.keys import digest_of
 from llmgw_schema.migrate import migrate
 from tests.integration.router.upstream import Connection, Upstream, json_answer
 
-from .process import RouterProcess, call
+from .process import RouterProcess, call, metric, metric_at_least
 from .routing_bench import until
 
 KEY = "sk-llmgw-exactly-once"
@@ -137,6 +137,8 @@ async def test_every_answer_has_its_one_row_whoever_dies(
         # Postgres: nothing can be written, and nothing is lost.
         await asyncio.to_thread(server.kill)
         await load.answers(300)
+        await metric_at_least(router.admin_url, "llmgw_router_usage_sink_silent_seconds", 0.1)
+        assert await metric(router.admin_url, "llmgw_router_api_keys") == 1
         await asyncio.to_thread(server.restart_now)
         await load.answers(100)
 

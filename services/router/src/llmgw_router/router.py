@@ -165,7 +165,7 @@ class Router:
         from llmgw_router.adapters.keys_postgres import PostgresKeys
 
         store = PostgresKeys(dsn)
-        self.keys = KeysLoop(store, self.pool, self.clock)
+        self.keys = self.metrics.keys = KeysLoop(store, self.pool, self.clock)
 
         async def learn() -> None:
             assert self.keys is not None
@@ -199,7 +199,7 @@ class Router:
             assert settings.usage_file is not None
             sink = FileUsage(settings.usage_file)
         folder = SpoolFolder(self._usage_folder(port), settings.named(port))
-        self.usage = UsageLoop(folder, sink, self.clock)
+        self.usage = self.metrics.usage = UsageLoop(folder, sink, self.clock)
         self._spawn(self.usage.run(), "usage")
 
     def follow(self, identity: Identity, store: RoutesFile) -> None:

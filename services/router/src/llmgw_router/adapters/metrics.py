@@ -13,15 +13,18 @@ from prometheus_client.registry import Collector
 from llmgw_router.activity import ActivityLoop
 from llmgw_router.adapters.access_log import AccessLog
 from llmgw_router.adapters.metrics_families import Family
+from llmgw_router.adapters.metrics_keys import of_keys
 from llmgw_router.adapters.metrics_process import of_fleet, of_process
 from llmgw_router.adapters.metrics_reading import Reading
 from llmgw_router.adapters.metrics_traffic import of_traffic
 from llmgw_router.adapters.tracing import OtlpExporter
 from llmgw_router.board import Board
 from llmgw_router.core.ledger import Count, Ledger
+from llmgw_router.keys import KeysLoop
 from llmgw_router.leader import LeaderFollower
 from llmgw_router.reload import Reloader
 from llmgw_router.supervisor.workers import WorkerPool
+from llmgw_router.usage import UsageLoop
 
 
 @dataclass(eq=False)
@@ -36,6 +39,8 @@ class RouterMetrics(Collector):
     reloader: Reloader | None = None
     access_log: AccessLog | None = None
     exporter: OtlpExporter | None = None
+    keys: KeysLoop | None = None
+    usage: UsageLoop | None = None
     _ledger: Ledger = field(default_factory=Ledger)
     _reading: Reading | None = None
 
@@ -72,6 +77,8 @@ class RouterMetrics(Collector):
             reloads=None if reloader is None else (reloader.succeeded, reloader.failed),
             config_refused=reloader is not None and reloader.last is not None and not reloader.last.fine,
             config_loaded_unix_s=0.0 if reloader is None else reloader.loaded_at_unix_s,
+            keys=None if self.keys is None else self.keys.view,
+            usage=None if self.usage is None else self.usage.view,
         )
 
     def _closed(self, counts: Mapping[str, int]) -> dict[str, int]:
@@ -91,3 +98,4 @@ class RouterMetrics(Collector):
             yield from of_traffic(self._reading)
             yield from of_process(self._reading)
             yield from of_fleet(self._reading)
+            yield from of_keys(self._reading)

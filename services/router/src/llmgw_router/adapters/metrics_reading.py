@@ -5,8 +5,10 @@ from dataclasses import dataclass
 
 from llmgw_router.core.learned import Routes
 from llmgw_router.core.ledger import Count
+from llmgw_router.keys import KeysView
 from llmgw_router.relay.ipc import ModelCount
 from llmgw_router.supervisor.workers import WorkerView
+from llmgw_router.usage import UsageView
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,3 +34,7 @@ class Reading:
     reloads: tuple[int, int] | None
     config_refused: bool
     config_loaded_unix_s: float
+    #: None: no database has keys for this router.
+    keys: KeysView | None = None
+    #: None: nobody takes usage records.
+    usage: UsageView | None = None
