@@ -135,3 +135,6 @@ def test_the_nearest_miss_is_fields_and_not_only_a_sentence():
         "nodes_found": 1,
     }
     assert near["h100-05"] is None
+    facts = {one["subject"]: (one["reason"], one["lost_in_seconds"], one["holds_gpus"]) for one in told}
+    assert facts["h100-05"] == (None, 172.0, 8)
+    assert facts["l40s-04:2"] == ("xid_48", None, None)

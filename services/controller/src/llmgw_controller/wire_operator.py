@@ -107,6 +107,9 @@ def _trouble(one: Trouble) -> pb.Trouble:
         since_unix_s=one.since,
         fix=one.fix,
         near_miss=_near_miss(one.near) if one.near is not None else None,
+        reason=one.reason,
+        lost_in_s=one.lost_in_s,
+        holds_gpus=one.holds_gpus,
     )
 
 

@@ -682,6 +682,9 @@ class Trouble(_message.Message):
     SINCE_UNIX_S_FIELD_NUMBER: _builtins.int
     FIX_FIELD_NUMBER: _builtins.int
     NEAR_MISS_FIELD_NUMBER: _builtins.int
+    REASON_FIELD_NUMBER: _builtins.int
+    LOST_IN_S_FIELD_NUMBER: _builtins.int
+    HOLDS_GPUS_FIELD_NUMBER: _builtins.int
     severity: Global___TroubleSeverity.ValueType
     kind: _builtins.str
     """"unplaceable", "node_unreachable", "node_lost", "device_missing", "device_unhealthy",
@@ -692,6 +695,11 @@ class Trouble(_message.Message):
     since_unix_s: _builtins.float
     fix: _builtins.str
     """A command to type."""
+    reason: _builtins.str
+    """With "device_unhealthy", "device_missing": the stable word of its fault, such as "xid_79"."""
+    lost_in_s: _builtins.float
+    """With "node_unreachable": until it is judged lost (absent: only an operator will), and the GPUs claimed there."""
+    holds_gpus: _builtins.int
     @_builtins.property
     def near_miss(self) -> Global___TroubleNearMiss:
         """With "unplaceable": the node that lacks least; absent: none would come free."""
@@ -706,17 +714,32 @@ class Trouble(_message.Message):
         since_unix_s: _builtins.float | None = ...,
         fix: _builtins.str | None = ...,
         near_miss: Global___TroubleNearMiss | None = ...,
+        reason: _builtins.str | None = ...,
+        lost_in_s: _builtins.float | None = ...,
+        holds_gpus: _builtins.int | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_fix", b"_fix", "_since_unix_s", b"_since_unix_s", "fix", b"fix", "near_miss", b"near_miss", "since_unix_s", b"since_unix_s"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_fix", b"_fix", "_holds_gpus", b"_holds_gpus", "_lost_in_s", b"_lost_in_s", "_reason", b"_reason", "_since_unix_s", b"_since_unix_s", "fix", b"fix", "holds_gpus", b"holds_gpus", "lost_in_s", b"lost_in_s", "near_miss", b"near_miss", "reason", b"reason", "since_unix_s", b"since_unix_s"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_fix", b"_fix", "_since_unix_s", b"_since_unix_s", "fix", b"fix", "kind", b"kind", "near_miss", b"near_miss", "severity", b"severity", "since_unix_s", b"since_unix_s", "subject", b"subject", "text", b"text"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_fix", b"_fix", "_holds_gpus", b"_holds_gpus", "_lost_in_s", b"_lost_in_s", "_reason", b"_reason", "_since_unix_s", b"_since_unix_s", "fix", b"fix", "holds_gpus", b"holds_gpus", "kind", b"kind", "lost_in_s", b"lost_in_s", "near_miss", b"near_miss", "reason", b"reason", "severity", b"severity", "since_unix_s", b"since_unix_s", "subject", b"subject", "text", b"text"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__fix: _TypeAlias = _typing.Literal["fix"]  # noqa: Y015
     _WhichOneofArgType__fix: _TypeAlias = _typing.Literal["_fix", b"_fix"]  # noqa: Y015
+    _WhichOneofReturnType__holds_gpus: _TypeAlias = _typing.Literal["holds_gpus"]  # noqa: Y015
+    _WhichOneofArgType__holds_gpus: _TypeAlias = _typing.Literal["_holds_gpus", b"_holds_gpus"]  # noqa: Y015
+    _WhichOneofReturnType__lost_in_s: _TypeAlias = _typing.Literal["lost_in_s"]  # noqa: Y015
+    _WhichOneofArgType__lost_in_s: _TypeAlias = _typing.Literal["_lost_in_s", b"_lost_in_s"]  # noqa: Y015
+    _WhichOneofReturnType__reason: _TypeAlias = _typing.Literal["reason"]  # noqa: Y015
+    _WhichOneofArgType__reason: _TypeAlias = _typing.Literal["_reason", b"_reason"]  # noqa: Y015
     _WhichOneofReturnType__since_unix_s: _TypeAlias = _typing.Literal["since_unix_s"]  # noqa: Y015
     _WhichOneofArgType__since_unix_s: _TypeAlias = _typing.Literal["_since_unix_s", b"_since_unix_s"]  # noqa: Y015
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__fix) -> _WhichOneofReturnType__fix | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__holds_gpus) -> _WhichOneofReturnType__holds_gpus | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__lost_in_s) -> _WhichOneofReturnType__lost_in_s | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__reason) -> _WhichOneofReturnType__reason | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__since_unix_s) -> _WhichOneofReturnType__since_unix_s | None: ...
 

@@ -34,6 +34,9 @@ def status(answer: pb.GetStatusResponse, *, exit_code: int) -> Json:
                 "since": iso(opt(t, "since_unix_s")),
                 "fix": opt(t, "fix"),
                 "near_miss": _near_miss(t.near_miss) if t.HasField("near_miss") else None,
+                "reason": opt(t, "reason"),
+                "lost_in_seconds": opt(t, "lost_in_s"),
+                "holds_gpus": opt(t, "holds_gpus"),
             }
             for t in answer.trouble
         ],

@@ -73,6 +73,11 @@ class Trouble:
     fix: str | None = None
     #: With "unplaceable": the node that lacks least; None: none would come free.
     near: Near | None = None
+    #: Of a device: the stable word of its fault.
+    reason: str | None = None
+    #: Of a silent node: until it is judged lost (None: only an operator will), and the GPUs claimed there.
+    lost_in_s: float | None = None
+    holds_gpus: int | None = None
 
 
 def troubles(snapshot: Snapshot, rooms: Rooms, verdicts: Verdicts, now: float) -> tuple[Trouble, ...]:
@@ -132,7 +137,10 @@ def _node(snapshot: Snapshot, room: Room, now: float) -> Iterator[Trouble]:
         text += f"Still claimed there: {counted(held, 'GPU')}." if held else "It holds nothing."
         # Time alone will not do it: somebody who knows must say so.
         fix = f"llmgwctl node confirm-lost {node_id}" if left_s <= 0 else None
-        yield Trouble(Severity.TROUBLE, "node_unreachable", node_id, text, seen, fix)
+        yield Trouble(
+            Severity.TROUBLE, "node_unreachable", node_id, text, seen, fix,
+            lost_in_s=left_s if left_s > 0 else None, holds_gpus=held,
+        )  # fmt: skip
     elif room.state is NodeState.LOST:
         text = f"lost; {counted(room.tombstones, 'engine')} given up there"
         yield Trouble(Severity.TROUBLE, "node_lost", node_id, text, room.node.lost_at)
@@ -154,7 +162,8 @@ def _device(snapshot: Snapshot, room: Room, device: Device) -> Iterator[Trouble]
         kind, word = ("device_missing", "missing") if missing else ("device_unhealthy", "unhealthy")
         text = f"{word}: {_fault_of(report, missing=missing)}{holds}"
         fix = f"llmgwctl gpus --node {device.node_id}"
-        yield Trouble(Severity.TROUBLE, kind, subject, text, report.since if report else None, fix)
+        since, why = (report.since, report.reason) if report else (None, None)
+        yield Trouble(Severity.TROUBLE, kind, subject, text, since, fix, reason=why)
     if report and (report.foreign_used_bytes or 0) >= snapshot.intervals.foreign_bytes:
         used = f"foreign use, {sized(report.foreign_used_bytes or 0)}"
         yield Trouble(Severity.NOTE, "foreign_use", subject, f"{used} by {_strangers(report)}")
