@@ -174,3 +174,31 @@ async def test_a_reconfiguration_leaves_what_runs_its_profile_and_its_record(tmp
         await r.until(lambda: len(r.heard.records) == 2)
     by_status: dict[int, AccessRecord] = {record.status: record for record in r.heard.records}
     assert (by_status[200].profile, by_status[504].profile) == ("slow", INTERACTIVE)
+
+
+async def test_tokens_stand_in_the_record_and_by_model(tmp_path: Path) -> None:
+    usage = b'{"choices":[],"usage":{"prompt_tokens":11,"completion_tokens":7,"total_tokens":18}}'
+
+    async def streaming(connection: Connection) -> None:
+        await connection.request()
+        await connection.send(json_answer(usage))
+        await connection.request()
+        await connection.send(SSE_HEAD + chunk(b'data: {"choices":[{"delta":{"content":"a"}}]}\n\n'))
+        await connection.send(chunk(b"data: " + usage + b"\n\n") + chunk(b"data: [DONE]\n\n") + LAST)
+
+    config = WorkerConfig(limits=QUICK, telemetry=Telemetry(access_log=True, usage="asked"))
+    async with (
+        Upstream(streaming) as up,
+        router(tmp_path, up.port, config=config) as r,
+        await r.client() as c,
+    ):
+        for body in (BODY, b'{"model":"m","stream":true,"messages":[]}'):
+            c.post(body)
+            assert (await c.answer()).complete
+        c.post(b'{"model":"nope","messages":[]}')
+        assert (await c.answer()).status == 404
+        await r.until(lambda: len(r.heard.records) == 3 and r.pool.models.totals()["m"].answers_2xx == 2)
+        counts = r.pool.models.totals()["m"]
+        assert (counts.tokens_prompt, counts.tokens_output) == (22, 14)
+    told = [(record.tokens_in, record.tokens_out) for record in r.heard.records]
+    assert told == [(11, 7), (11, 7), (None, None)]
