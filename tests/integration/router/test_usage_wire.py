@@ -10,10 +10,11 @@ from typing import Any
 import pytest
 
 from llmgw_router.adapters.usage_spool import SpoolFolder
-from llmgw_router.core.config import Telemetry, WorkerConfig
+from llmgw_router.core.config import INTERACTIVE, RoutingProfile, Telemetry, WorkerConfig
 from llmgw_router.core.keys import KeyRow, digest_of
 from llmgw_router.core.usage_lines import UsageRecord
-from tests.integration.router.harness import BODY, CHAT, QUICK, Answer, Router, router
+from tests.integration.router.harness import BODY, CHAT, QUICK, Answer, Router, endpoint, router
+from tests.integration.router.test_cold_models import cold
 from tests.integration.router.upstream import (
     LAST,
     SSE_HEAD,
@@ -171,6 +172,33 @@ async def test_a_client_that_leaves_after_ten_of_a_hundred_has_used_them_ho17(tm
         assert (row.source, row.complete, row.status) == ("estimated", False, 499)
         assert row.output_tokens == 10
         assert row.prompt_tokens == len(body) // 4
+
+
+async def test_a_stream_that_was_told_to_wait_has_used_what_its_engine_says(tmp_path: Path) -> None:
+    """Its head is ours, and left before there was an engine."""
+    profile = RoutingProfile(heartbeat=True, heartbeat_after_s=0.05, heartbeat_every_s=0.05)
+    config = WorkerConfig(limits=QUICK, profiles={INTERACTIVE: profile}, telemetry=Telemetry(usage="asked"))
+    folder = tmp_path / "usage"
+    folder.mkdir()
+    row = cold(hold_timeout_s=20.0)
+    async with (
+        Upstream(answering(streaming(*EVENTS, EXTRA, DONE))) as engine,
+        router(tmp_path, models=[row], config=config, usage_folder=folder) as one,
+        await one.client() as client,
+    ):
+        client.post(STREAM)
+        assert (await client.head())[0] == 200
+        assert (await client.chunk()).startswith(b": waiting")
+        await one.push([endpoint(0, engine.port)], [row])
+        said = b""
+        while piece := await client.chunk():
+            said += piece if not piece.startswith(b":") else b""
+        assert said == b"".join([*EVENTS, DONE])
+        spools = SpoolFolder(folder, "r1")
+        (record,) = rows(spools)
+        assert (record.source, record.prompt_tokens, record.output_tokens) == ("engine", 9, 5)
+        assert record.complete
+        spools.close()
 
 
 async def test_a_stream_that_breaks_is_estimated_and_says_all_it_had_w24(tmp_path: Path) -> None:
