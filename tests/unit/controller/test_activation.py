@@ -80,7 +80,12 @@ CASES = {
         Refused("no_capacity", "m: full", 30.0),
     ),
     "no room, but some is coming": (
-        told([row(Phase.UNPLACEABLE), replica(ONE, 2, Phase.STOPPING, shard("m/2", "n1", 0))]),
+        told(
+            [
+                row(Phase.UNPLACEABLE),
+                replica(ONE, 2, Phase.STOPPING, shard("m/2", "n1", 0), since=NOW - 5),
+            ]
+        ),
         Pending("waiting_for_room", None, None),
     ),
     "no room among the nodes a new leader has heard; one is still to come": (
@@ -210,3 +215,15 @@ def test_an_operators_activation_that_waits_for_room_is_told_once():
     assert [one.kind for one in told] == ["wanted", "unplaceable", "activation_waits"]
     for _ in range(3):
         assert not [one for one in stage.step().changes if isinstance(one, PutEvent)]
+
+
+def test_room_that_nobody_knows_when_to_come_is_no_reason_to_wait():
+    """Its agent is heard, was told to end it two minutes ago, and does nothing."""
+    waits = row(Phase.UNPLACEABLE, reason="no room")
+
+    def beside(ago_s: float):
+        other = replica(model("other"), 1, Phase.STOPPING, shard("other/1", "n1", 0), since=NOW - ago_s)
+        return told([waits, other], ShardState.STOPPING)
+
+    assert beside(10.0) == Pending("waiting_for_room", None, None)
+    assert isinstance(beside(120.0), Refused)

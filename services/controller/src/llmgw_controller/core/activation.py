@@ -12,6 +12,7 @@ from llmgw_controller.core.draft import Draft
 from llmgw_controller.core.heard import ShardState
 from llmgw_controller.core.hearing import is_learning, report_of
 from llmgw_controller.core.loads import eta_of, held_somewhere
+from llmgw_controller.core.overdue import exit_is_overdue
 from llmgw_controller.core.plan import CloseActivation, Severity
 from llmgw_controller.core.replica import is_routable
 from llmgw_controller.core.rows import ActivationRow, Cause, Phase, ReplicaRow, Wish
@@ -167,7 +168,7 @@ def _nearest(snapshot: Snapshot, model: Model, rows: list[ReplicaRow], now: floa
     for row in rows:
         if row.phase is Phase.UNPLACEABLE:
             # A new leader that has not heard all nodes cannot say that there is no room.
-            if _room_is_coming(snapshot) or is_learning(snapshot, now):
+            if _room_is_coming(snapshot, now) or is_learning(snapshot, now):
                 return Pending("waiting_for_room", None, None)
             return Refused(NO_CAPACITY, f"{model.name}: {row.reason}", NO_ROOM_RETRY_S)
     if any(row.phase is Phase.READY for row in rows):
@@ -179,14 +180,15 @@ def _nearest(snapshot: Snapshot, model: Model, rows: list[ReplicaRow], now: floa
     return Refused("start_failed", f"{failed.replica_id}: {failed.reason}", retry_s)
 
 
-def _room_is_coming(snapshot: Snapshot) -> bool:
-    """Asked for each model that waits, and the same for all of them."""
+def _room_is_coming(snapshot: Snapshot, now: float) -> bool:
+    """Asked for each model that waits, and the same for all of them. Where an exit should have been seen long
+    ago nobody knows when, and whoever waits is told so."""
     rows = snapshot.stored.replicas
-    before: tuple[object, bool] | None = snapshot.found.get("room is coming")
+    before: tuple[object, tuple[ReplicaRow, ...]] | None = snapshot.found.get("leaving")
     if before is None or before[0] is not rows:
-        coming = any(row.wish is not Wish.SERVE and row.holds_devices for row in rows.values())
-        before = snapshot.found["room is coming"] = (rows, coming)
-    return before[1]
+        leaving = tuple(row for row in rows.values() if row.wish is not Wish.SERVE and row.holds_devices)
+        before = snapshot.found["leaving"] = (rows, leaving)
+    return any(not exit_is_overdue(snapshot, row, now) for row in before[1])
 
 
 def _word(snapshot: Snapshot, row: ReplicaRow) -> str:
