@@ -198,8 +198,9 @@ async def test_draining_by_hand(cage: Cage, tmp_path: Path) -> None:
         ):
             refused = await call("POST", f"{drain}?{query}")
             assert (refused.status, bool(refused.json["error"])) == (status, True)
-        # A page of somewhere else, in a browser on this machine, is no operator.
-        for headers in ({"origin": "https://evil.example"}, {"sec-fetch-site": "cross-site"}):
+        # A page in a browser on this machine is no operator, also where its name was made to resolve here.
+        rebound = {"origin": "http://evil.example:9090", "host": "evil.example:9090"}
+        for headers in ({"origin": "https://evil.example"}, {"sec-fetch-site": "cross-site"}, rebound):
             assert (await call("POST", drain, headers=headers)).status == 403
         assert (await get(f"{router.url}/readyz")).status == 200
         await call("POST", drain)
