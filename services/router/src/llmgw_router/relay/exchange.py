@@ -12,21 +12,14 @@ from llmgw_router.core import errors
 from llmgw_router.core.choosing.standing import Reason
 from llmgw_router.core.errors import Kind
 from llmgw_router.core.heartbeat import only_comments
-from llmgw_router.core.keys import KeyRow, may_use
-from llmgw_router.core.paths import BadPath
-from llmgw_router.core.profiles import ProfileRefused, choose
-from llmgw_router.core.routes import Content, Dialect
+from llmgw_router.core.routes import Dialect
 from llmgw_router.core.table import ModelRow, Waiting, while_cold
-from llmgw_router.relay.access import is_guarded
 from llmgw_router.relay.accounting import CONNECT
-from llmgw_router.relay.cors import preflight, shown
 from llmgw_router.relay.ending import Ending
 from llmgw_router.relay.endpoint import ColdEndpoint
-from llmgw_router.relay.held import ask_holder, ask_next, continued_at
+from llmgw_router.relay.held import ask_next, note_response
 from llmgw_router.relay.opening import ERROR_EVENT, opened
 from llmgw_router.relay.phase import ARRIVING, CONNECTING, HELD, RELAYING, WAITING
-from llmgw_router.relay.pins import id_in
-from llmgw_router.relay.reading import Spot, read_model, rename
 from llmgw_router.relay.room import refuse_cold
 from llmgw_router.relay.slots import COUNTER
 from llmgw_router.relay.tls import reason_of
@@ -37,9 +30,9 @@ if TYPE_CHECKING:
     from llmgw_router.core.choosing.decision import Decision
     from llmgw_router.relay.client import ClientConnection
     from llmgw_router.relay.endpoint import Endpoint, EngineEndpoint
+    from llmgw_router.relay.reading import Spot
 
 _RETRIES_STALE = COUNTER["retries_stale"]
-_COLD = COUNTER["cold_requests"]
 _CONNECTS = COUNTER["upstream_connects"]
 _ERROR_EVENTS = COUNTER["error_events"]
 _ENGINE_ABORTS = COUNTER["engine_aborts"]
@@ -67,6 +60,8 @@ class Exchange(Ending):
 
     #: While it waits; in the loop's clock.
     hold_until: float
+    #: When it was whole; set as it is routed.
+    started: float
 
     def __init__(self, client: "ClientConnection") -> None:
         super().__init__(client)
@@ -88,98 +83,6 @@ class Exchange(Ending):
         self.decision: Decision | None = None
 
     # --- where it goes
-
-    def route(self) -> None:
-        """The request is here whole: decide what it is, and send it on its way."""
-        hub = self.hub
-        self.started = hub.now
-        self.started_ns = monotonic_ns()
-        if self.request_id is None:
-            self.request_id = hub.new_id()
-        if hub.tracer is not None:
-            hub.tracer.begin(self)
-        if self.refusal is not None:
-            self.refuse(*self.refusal)
-            return
-        try:
-            self.normalise()
-        except BadPath as error:
-            self.refuse(errors.BAD_REQUEST, f"The request target is invalid: {error}.")
-            return
-        if hub.access.required and (self.dialect is not None or is_guarded(self.path)) and not self._let_in():
-            return
-        entry = self.entry
-        if self.origin is not None and self.method == b"OPTIONS" and (entry or self.path[:4] == b"/v1/"):
-            self.answer_at_once(204, shown(preflight(self, entry), self.origin))
-            return
-        if entry is None:
-            hub.counters[_COLD] += 1
-            self.send(hub.cold, self.started_ns)
-            return
-        if self.method not in entry.methods:
-            self.refuse(
-                errors.METHOD_NOT_ALLOWED,
-                f"{self.method.decode()} is not allowed for {self.path.decode('latin-1')}; "
-                f"use {entry.allow.decode()}.",
-                allow=entry.allow,
-            )
-            return
-        if self.content_encoding is not None:
-            self.refuse(
-                errors.CONTENT_ENCODING, "Compressed request bodies are not supported; send identity."
-            )
-            return
-        if hub.refusing:
-            self.refuse(errors.STOPPING, "This router is stopping; ask again.", retry_after_s=1)
-            return
-        if entry.content is Content.HELD:
-            ask_holder(self)
-        else:
-            read_model(self)
-
-    def named(self, name: str) -> None:
-        """The model that the request names is known: find what stands for it."""
-        hub = self.hub
-        target = hub.routes.targets.get(name)
-        key = self.key
-        if target is None or (key is not None and not may_use(key, name, target.model.name)):
-            # Not allowed reads as unknown, to the letter: whether a model exists is not told (W04).
-            if not hub.routes.known:
-                self.refuse(errors.STARTING, "This router has no routes yet; ask again.", retry_after_s=1)
-                return
-            self.refuse(
-                errors.MODEL_NOT_FOUND, f"The model `{name}` does not exist or you do not have access to it."
-            )
-            return
-        model = target.model
-        self.model = model.name
-        if name != model.name:
-            rename(self, model.name)
-            self.alias = name
-        if self.asked_profile is not None or self.key is not None or hub.config.model_profiles:
-            try:
-                self.profile = choose(hub.config, model=model.name, key=self.key, asked=self.asked_profile)
-            except ProfileRefused as refused:
-                self.refuse(errors.BAD_PROFILE, str(refused))
-                return
-        endpoints = target.endpoints
-        if self.dialect is Dialect.RESPONSES:
-            holder = continued_at(self, target)
-            if holder is not None:
-                endpoints = (holder,)
-        self.dispatch(endpoints, model)
-
-    def _let_in(self) -> bool:
-        """Find out who asks; refused are those of whom nobody can say that they may."""
-        found = self.hub.access.check(self)
-        if found is None or isinstance(found, KeyRow):
-            self.key = found
-            return True
-        if self.method == b"OPTIONS":
-            # A browser's question about a request, which it asks without credentials (W48).
-            return True
-        self.refuse(*found, retry_after_s=2 if found[0].status == 503 else None)
-        return False
 
     def dispatch(self, endpoints: "tuple[EngineEndpoint, ...]", model: ModelRow) -> None:
         """Send it to the best of `endpoints`; without one, hold it or refuse it."""
@@ -273,7 +176,7 @@ class Exchange(Ending):
         if connection.status in BUSY:
             # It is alive and has said when to come back (HO14); nobody is blamed.
             endpoint.busy(self, connection.retry_after_s())
-            other = self._another(endpoint)
+            other = self.another(endpoint)
             if other is not None:
                 connection.let_go()
                 endpoint.release(monotonic_ns(), self)
@@ -321,7 +224,7 @@ class Exchange(Ending):
         self.first_ns = monotonic_ns()
         self.phase = RELAYING
         if self.dialect is Dialect.RESPONSES:
-            self._remember(payload)
+            note_response(self, payload)
         endpoint = self.endpoint
         assert endpoint is not None
         if connection.is_stream or endpoint.ejected:
@@ -339,11 +242,6 @@ class Exchange(Ending):
             payload, self.opening = self.opening, b""
             self._begin_answer(self.upstream, payload)
 
-    def _remember(self, payload: bytes) -> None:
-        found = id_in(payload)
-        if found is not None and not isinstance(self.endpoint, ColdEndpoint | None):
-            self.hub.pins.remember(found, self.endpoint)
-
     def answer_ended(self, connection: UpstreamConnection, payload: bytes) -> None:
         """The answer is complete with this part."""
         now_ns = monotonic_ns()
@@ -358,7 +256,7 @@ class Exchange(Ending):
                     return
             self.first_ns = now_ns
             if self.dialect is Dialect.RESPONSES:
-                self._remember(payload)
+                note_response(self, payload)
             if self.decision is not None:
                 self._explain(connection, self.decision)
             if self.meter is not None:
@@ -441,7 +339,7 @@ class Exchange(Ending):
                 retry_after_s=2,
             )
             return
-        other = self._another(endpoint) if again else None
+        other = self.another(endpoint) if again else None
         if other is None:
             self.refuse(kind, message)
         else:
@@ -457,28 +355,12 @@ class Exchange(Ending):
             # A total that was spent elsewhere, in a queue or at another engine, is no fault of this one.
             endpoint.unanswered(self, Reason.FAILING)
 
-    def _another(self, failed: "EngineEndpoint") -> "EngineEndpoint | None":
+    def another(self, failed: "EngineEndpoint") -> "EngineEndpoint | None":
         """Where to ask instead, by the newest table; None: nowhere, or asked often enough."""
         if self.asking is not None:
             self.tried = [*(self.tried or ()), failed]
             return self.asking.pop() if self.asking else None
         return self.hub.choosing.again(self, failed)
-
-    def ask_instead(self) -> bool:
-        """Whether another endpoint is asked now, since this one has failed before anything was passed on."""
-        endpoint = self.endpoint
-        if self.resent or endpoint is None or isinstance(endpoint, ColdEndpoint):
-            return False
-        self.resent = True
-        other = self._another(endpoint)
-        if other is None:
-            return False
-        now_ns = monotonic_ns()
-        endpoint.release(now_ns, self)
-        self.endpoint = self.upstream = None
-        self.hub.accounts.retried("error_event")
-        self.send(other, now_ns)
-        return True
 
     def stop_upstream(self, kind: Kind, message: str) -> None:
         """A deadline of ours has passed: let the engine go, then tell the client as far as it can be told."""

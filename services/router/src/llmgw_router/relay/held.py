@@ -11,6 +11,8 @@ from llmgw_router.core import errors
 from llmgw_router.core.body import continued_response
 from llmgw_router.core.keys import KeyRow, may_use
 from llmgw_router.core.routes import response_id
+from llmgw_router.relay.endpoint import ColdEndpoint
+from llmgw_router.relay.pins import id_in
 
 if TYPE_CHECKING:
     from llmgw_router.relay.endpoint import EngineEndpoint
@@ -78,3 +80,10 @@ def continued_at(exchange: "Exchange", target: "LiveTarget") -> "EngineEndpoint 
 def _serves(endpoint: "EngineEndpoint", key: KeyRow) -> bool:
     row = endpoint.row
     return any(may_use(key, model, model) for model in (row.model, *row.also_models))
+
+
+def note_response(exchange: "Exchange", payload: bytes) -> None:
+    """Remember who holds the response that `payload` begins."""
+    found = id_in(payload)
+    if found is not None and not isinstance(exchange.endpoint, ColdEndpoint | None):
+        exchange.hub.pins.remember(found, exchange.endpoint)

@@ -25,6 +25,7 @@ from llmgw_router.relay.metering import Metering
 from llmgw_router.relay.pins import Pins
 from llmgw_router.relay.queueing import Queueing
 from llmgw_router.relay.room import WaitingRoom
+from llmgw_router.relay.routing import route
 from llmgw_router.relay.slots import COUNTER, GAUGES, Slots
 from llmgw_router.relay.tls import Contexts
 from llmgw_router.relay.tracing import tracer_of
@@ -124,7 +125,7 @@ class Hub:
         """Route it. A bug in us is an answer too (W17), and the worker lives on."""
         self.counters[_RUNNING] += 1
         try:
-            exchange.route()
+            route(exchange)
         except Exception:
             self.bug(exchange)
 

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 
 from llmgw_router.core.choosing.standing import Reason
 from llmgw_router.core.first_event import PASS, WAIT, Failure, judge
+from llmgw_router.relay.endpoint import ColdEndpoint
 from llmgw_router.relay.slots import COUNTER
 from llmgw_router.relay.upstream import BUSY, DENIALS
 
@@ -49,7 +50,7 @@ def _failed(exchange: "Exchange", connection: "UpstreamConnection", failure: Fai
             return
     elif failure.status >= 500:
         endpoint.unanswered(exchange, Reason.FAILING)
-        if exchange.ask_instead():
+        if _ask_instead(exchange):
             return
     exchange.code = ERROR_EVENT
     connection.is_stream = False
@@ -58,3 +59,20 @@ def _failed(exchange: "Exchange", connection: "UpstreamConnection", failure: Fai
     exchange.first_ns = monotonic_ns()
     exchange.start_answer(connection, failure.content, whole=True)
     exchange.finish(exchange.first_ns)
+
+
+def _ask_instead(exchange: "Exchange") -> bool:
+    """Whether another endpoint is asked now, since this one has failed before anything was passed on."""
+    endpoint = exchange.endpoint
+    if exchange.resent or endpoint is None or isinstance(endpoint, ColdEndpoint):
+        return False
+    exchange.resent = True
+    other = exchange.another(endpoint)
+    if other is None:
+        return False
+    now_ns = monotonic_ns()
+    endpoint.release(now_ns, exchange)
+    exchange.endpoint = exchange.upstream = None
+    exchange.hub.accounts.retried("error_event")
+    exchange.send(other, now_ns)
+    return True

@@ -1,5 +1,6 @@
 """The model's name out of a request's body, whatever kind of body that is; big ones in steps."""
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from llmgw_router.core import multipart
@@ -13,12 +14,15 @@ from llmgw_router.relay.phase import OVER
 if TYPE_CHECKING:
     from llmgw_router.relay.exchange import Exchange
 
+#: What is done with the name.
+GoOn = Callable[["Exchange", str], None]
+
 #: Where the name stands, in a body for which that is known: a big one, or a form with its boundary.
 Spot = Found | tuple[bytes, multipart.FormModel]
 
 
-def read_model(exchange: "Exchange") -> None:
-    """Find the model and go on with `exchange.named`; or refuse. At once, or after some turns of the loop."""
+def read_model(exchange: "Exchange", go_on: "GoOn") -> None:
+    """Find the model and go on with it; or refuse. At once, or after some turns of the loop."""
     entry = exchange.entry
     assert entry is not None
     body = exchange.body
@@ -32,20 +36,20 @@ def read_model(exchange: "Exchange") -> None:
         if content_type is not None:
             boundary = multipart.boundary_of(content_type)
             if len(body) > BIG_BYTES:
-                _step(exchange, multipart.scan(body, boundary), boundary)
+                _step(exchange, multipart.scan(body, boundary), go_on, boundary)
                 return
             found = multipart.model_of(body, boundary)
             exchange.spot = (boundary, found)
             name = found.name
         elif len(body) > BIG_BYTES:
-            _step(exchange, scan(body))
+            _step(exchange, scan(body), go_on)
             return
         else:
             name = model_of(bytes(body))
     except BodyRefused as refused:
         exchange.refuse(refused.kind, str(refused))
         return
-    exchange.named(name)
+    go_on(exchange, name)
 
 
 def rename(exchange: "Exchange", name: str) -> None:
@@ -60,7 +64,7 @@ def rename(exchange: "Exchange", name: str) -> None:
     exchange.spot = None
 
 
-def _step(exchange: "Exchange", steps: "Steps | multipart.Steps", boundary: bytes = b"") -> None:
+def _step(exchange: "Exchange", steps: "Steps | multipart.Steps", go_on: GoOn, boundary: bytes = b"") -> None:
     if exchange.phase == OVER:
         # Its client has left meanwhile, or its time was up.
         return
@@ -69,11 +73,11 @@ def _step(exchange: "Exchange", steps: "Steps | multipart.Steps", boundary: byte
     except StopIteration as done:
         found: Found | multipart.FormModel = done.value
         exchange.spot = found if isinstance(found, Found) else (boundary, found)
-        exchange.hub.guard(exchange, exchange.named, found.name)
+        exchange.hub.guard(exchange, go_on, exchange, found.name)
     except BodyRefused as refused:
         exchange.refuse(refused.kind, str(refused))
     else:
-        exchange.hub.loop.call_soon(exchange.hub.guard, exchange, _step, exchange, steps, boundary)
+        exchange.hub.loop.call_soon(exchange.hub.guard, exchange, _step, exchange, steps, go_on, boundary)
 
 
 def _content_type(head: list[bytes]) -> bytes:
