@@ -22,7 +22,8 @@ def config(*, profiles: dict[str, RoutingProfile] | None = None, **choosing: Any
 
 
 def chat(prompt: str = "hi", **more: object) -> bytes:
-    return json.dumps({"model": "m", "messages": [{"role": "user", "content": prompt}], **more}).encode()
+    """A body whose first bytes are whatever `more` says."""
+    return json.dumps({**more, "model": "m", "messages": [{"role": "user", "content": prompt}]}).encode()
 
 
 def fine() -> Upstream:

@@ -8,7 +8,7 @@ import pytest
 
 from llmgw_router.core.config import RoutingProfile
 from llmgw_router.core.keys import KeyRow, digest_of
-from tests.integration.router.choosing import LONG, ask, chat, config, fine, total
+from tests.integration.router.choosing import LONG, Moody, ask, chat, config, fine, silent, total, well
 from tests.integration.router.ends import code_of, dead_port
 from tests.integration.router.harness import Router, endpoint, router
 from tests.integration.router.upstream import Connection, Upstream
@@ -71,6 +71,26 @@ async def test_a_session_stays_where_it_is(tmp_path: Path, more: bytes, field: s
             assert sorted(gained) == [0, 0, 4]
             used.add(gained.index(4))
         assert len(used) > 1, "sessions are spread"
+
+
+async def test_a_session_is_remembered_though_others_are_less_busy(tmp_path: Path) -> None:
+    a, b = Moody(well), Moody(well)
+    session = b"x-session-id: s\r\n"
+    async with (
+        AsyncExitStack() as stack,
+        Upstream(a) as one,
+        Upstream(b) as two,
+        router(tmp_path, one.port, two.port, config=config()) as r,
+    ):
+        await ask(r, more=session)
+        home = one if one.seen else two
+        a.mood = b.mood = silent
+        for n in range(4):
+            # Each is held there, and makes it busier than the other, which has nothing to do.
+            client = await stack.enter_async_context(await r.client())
+            client.post(chat(), more=session)
+            await r.until(lambda n=n: len(one.seen) + len(two.seen) == n + 2)
+        assert len(home.seen) == 5
 
 
 async def test_workers_agree_on_the_place_of_a_new_prompt(tmp_path: Path) -> None:

@@ -58,7 +58,7 @@ async def test_ho08_an_engine_that_fails_is_ejected_after_a_few(tmp_path: Path, 
 
 
 async def test_a_first_byte_that_does_not_come_counts(tmp_path: Path) -> None:
-    profile = RoutingProfile(first_byte_s=0.05)
+    profile = RoutingProfile(first_byte_s=0.5)
     rules = msgspec.structs.replace(LASTING, profiles={INTERACTIVE: profile})
     async with (
         Upstream(Moody(silent)) as bad,

@@ -64,7 +64,9 @@ class Chooser:
         self, exchange: "Exchange", endpoints: "tuple[EngineEndpoint, ...]"
     ) -> "EngineEndpoint | None":
         """The endpoint for a request that was sent nowhere yet. None: there is none that may be asked."""
-        self._requests += 1
+        if not exchange.policy:
+            # Not again when it comes out of a queue.
+            self._requests += 1
         if len(endpoints) == 1 and exchange.profile.pools is None and not exchange.tried:
             only = endpoints[0]
             exchange.policy = ONLY

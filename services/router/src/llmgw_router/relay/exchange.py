@@ -9,12 +9,12 @@ from time import monotonic_ns
 from typing import TYPE_CHECKING
 
 from llmgw_router.core import errors
-from llmgw_router.core.choosing.standing import Reason
 from llmgw_router.core.errors import Kind
 from llmgw_router.core.heartbeat import only_comments
 from llmgw_router.core.routes import Dialect
 from llmgw_router.core.table import ModelRow, Waiting, while_cold
 from llmgw_router.relay.accounting import CONNECT
+from llmgw_router.relay.blame import blame, explain
 from llmgw_router.relay.ending import Ending
 from llmgw_router.relay.endpoint import ColdEndpoint
 from llmgw_router.relay.held import ask_next, note_response
@@ -205,7 +205,7 @@ class Exchange(Ending):
         if not (connection.is_stream and payload[0] in _NO_FIELD and self._only_comments(payload)):
             self._first_said(connection, payload)
         if self.decision is not None:
-            self._explain(connection, self.decision)
+            explain(self, connection, self.decision)
         # From here on nobody else is asked, and a stream may last for an hour.
         self.match = self.decision = None
         if self.meter is not None:
@@ -231,11 +231,6 @@ class Exchange(Ending):
             waited_ns = self.first_ns - self.sent_ns if connection.is_stream else None
             endpoint.began(self, connection.status, waited_ns)
 
-    def _explain(self, connection: UpstreamConnection, decision: "Decision") -> None:
-        endpoint = self.endpoint
-        name = None if endpoint is None else endpoint.name
-        connection.head.append(b"x-llmgw-decision: " + decision.at(name).header())
-
     def open_anyway(self) -> None:
         """What looked like the beginning of an error does not go on: the client gets it as it is."""
         if self.upstream is not None and self.opening:
@@ -258,7 +253,7 @@ class Exchange(Ending):
             if self.dialect is Dialect.RESPONSES:
                 note_response(self, payload)
             if self.decision is not None:
-                self._explain(connection, self.decision)
+                explain(self, connection, self.decision)
             if self.meter is not None:
                 payload = self.meter.whole(self, connection, payload, now_ns)
             self.start_answer(connection, payload, whole=True)
@@ -330,7 +325,7 @@ class Exchange(Ending):
         self.upstream = None
         if kind.type == errors.UNREACHABLE.type and not isinstance(endpoint, ColdEndpoint):
             # Ours, a bug or a stop, are no fault of it.
-            self._blame(endpoint, kind)
+            blame(self, endpoint, kind)
         endpoint.release(monotonic_ns(), self)
         if isinstance(endpoint, ColdEndpoint):
             self.refuse(
@@ -345,15 +340,6 @@ class Exchange(Ending):
         else:
             hub.accounts.retried("connect" if self.phase == CONNECTING else kind.label)
             self.send(other, monotonic_ns())
-
-    def _blame(self, endpoint: "EngineEndpoint", kind: Kind) -> None:
-        if self.phase == CONNECTING:
-            endpoint.unanswered(self, Reason.UNREACHABLE, decisive=True)
-        elif kind is errors.UPSTREAM_DENIED:
-            endpoint.unanswered(self, Reason.DENIED, decisive=True)
-        elif kind is not errors.TIMEOUT_TOTAL or self.hub.now - self.since > (self.profile.total_s or 0) / 2:
-            # A total that was spent elsewhere, in a queue or at another engine, is no fault of this one.
-            endpoint.unanswered(self, Reason.FAILING)
 
     def another(self, failed: "EngineEndpoint") -> "EngineEndpoint | None":
         """Where to ask instead, by the newest table; None: nowhere, or asked often enough."""
