@@ -173,25 +173,30 @@ def endpoint_url(snapshot: Snapshot, row: ReplicaRow) -> str | None:
     return f"http://{host}:{port}"
 
 
+#: An endpoint, after all that it follows from.
+_Kept = tuple[ReplicaRow, NodeRow, Model | None, Endpoint]
+
+
 def _endpoints(snapshot: Snapshot, now: float) -> list[Endpoint]:
-    """By replica. Those of a row and a node that have not moved are the very same as before: comparing two
-    tables, which each pass does, looks only at what differs."""
-    kept: dict[ReplicaId, tuple[ReplicaRow, NodeRow, Endpoint]] = snapshot.found.get("endpoints", {})
+    """By replica. Those of a row, a node and a model that have not moved are the very same as before:
+    comparing two tables, which each pass does, looks only at what differs."""
+    kept: dict[ReplicaId, _Kept] = snapshot.found.get("endpoints", {})
     routable = reach(snapshot, now).routable
-    found: dict[ReplicaId, tuple[ReplicaRow, NodeRow, Endpoint]] = {}
+    found: dict[ReplicaId, _Kept] = {}
     for row in snapshot.stored.sorted_replicas:
         draining = row.phase is Phase.DRAINING and is_serving(row, snapshot, now)
         if not (draining or row.replica_id in routable):
             continue
         head = min(row.shards, key=lambda shard: shard.rank)
         node = snapshot.stored.nodes.get(head.node_id)
+        model = snapshot.catalog.models.get(row.model)
         before = kept.get(row.replica_id)
-        if before is not None and before[0] is row and before[1] is node:
+        if before is not None and before[0] is row and before[1] is node and before[2] is model:
             found[row.replica_id] = before
         elif node is not None and (endpoint := _endpoint(snapshot, row, node, draining=draining)) is not None:
-            found[row.replica_id] = (row, node, endpoint)
+            found[row.replica_id] = (row, node, model, endpoint)
     snapshot.found["endpoints"] = found
-    return [endpoint for _, _, endpoint in found.values()]
+    return [endpoint for _, _, _, endpoint in found.values()]
 
 
 def _endpoint(snapshot: Snapshot, row: ReplicaRow, node: NodeRow, *, draining: bool) -> Endpoint | None:
