@@ -118,6 +118,19 @@ async def test_an_engine_that_refuses_our_credential_is_an_alarm(
         await r.until(lambda: "refuses this router's credential" in caplog.text)
 
 
+async def test_an_only_endpoint_that_refuses_us_is_asked_on_and_told_of_once(tmp_path: Path) -> None:
+    async with (
+        Upstream(Moody(status(b"403 Forbidden"))) as stale,
+        router(tmp_path, stale.port, config=LASTING) as r,
+    ):
+        for _ in range(5):
+            answer = await ask(r)
+            assert (answer.status, code_of(answer.body)) == (502, "upstream_denied")
+        assert len(stale.seen) == 5
+        await r.until(lambda: total(r, "ejections_spared") == 5)
+        assert (total(r, "endpoints_denied"), total(r, "ejections")) == (1, 0)
+
+
 async def test_never_the_last_one(tmp_path: Path) -> None:
     async with router(tmp_path, dead_port(), dead_port(), dead_port(), config=LASTING) as r:
         for _ in range(10):

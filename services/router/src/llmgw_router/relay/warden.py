@@ -27,6 +27,8 @@ _SLOW = COUNTER["endpoints_slow"]
 
 #: Period in which speeds are compared.
 _COMPARE_S = 5.0
+#: A refused credential is an alarm this often.
+_ALARM_S = 60.0
 #: A health check that failed holds for so many periods: the next one is due long before.
 _HOLDS = 3.0
 
@@ -42,6 +44,8 @@ class Warden:
         #: Would be ejected if their models could spare them.
         self._spared: set[EngineEndpoint] = set()
         self._slow: set[EngineEndpoint] = set()
+        #: When a refused credential may be told of again, by endpoint id.
+        self._alarms: dict[str, float] = {}
         self._told: tuple[str, ...] = ()
         self._compared_at = 0.0
 
@@ -57,7 +61,9 @@ class Warden:
     ) -> None:
         """A request got no usable answer there, or a broken one."""
         hub = self._hub
-        if reason is Reason.DENIED and endpoint.reason is not Reason.DENIED:
+        if reason is Reason.DENIED and hub.now >= self._alarms.get(endpoint.name, 0.0):
+            # A model's only endpoint stays in use: its every request would be a line.
+            self._alarms[endpoint.name] = hub.now + _ALARM_S
             hub.counters[_DENIED] += 1
             hub.log(
                 logging.ERROR,
@@ -148,6 +154,7 @@ class Warden:
             self._hub.tell(Suspects(endpoint_ids=names))
         if now - self._compared_at >= _COMPARE_S:
             self._compared_at = now
+            self._alarms = {name: until for name, until in self._alarms.items() if until > now}
             self._compare(now)
 
     def _long_over(self, now: float) -> "set[EngineEndpoint]":
