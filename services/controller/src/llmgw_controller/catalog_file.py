@@ -155,7 +155,28 @@ def _told_one(problem: Any) -> str:
         return f"{path} is missing"
     if problem["type"] == "value_error":
         return f"{path}: {message}" if path else message
-    return f"{path}: {message} (given {shown(problem['input'])})"
+    expected = _EXPECTED.get(problem["type"])
+    if expected is not None:
+        message = f"expected {expected.format(**problem.get('ctx', {}))}"
+    given = problem["input"]
+    got = "none" if given in ([], {}) else shown(given)
+    return f"{path}: {message}, got {got}"
+
+
+#: What pydantic says in words of its own, in ours.
+_EXPECTED = {
+    "too_short": "at least {min_length}",
+    "too_long": "at most {max_length}",
+    "list_type": "a list",
+    "tuple_type": "a list",
+    "string_type": "a text",
+    "bool_type": "true or false",
+    "bool_parsing": "true or false",
+    "dict_type": "names with values",
+    "model_type": "names with values",
+    "model_attributes_type": "names with values",
+    "literal_error": "{expected}",
+}
 
 
 def _to_core(written: ModelWritten, source: Source) -> Model:
