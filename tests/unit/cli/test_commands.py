@@ -41,6 +41,8 @@ def test_help_is_fine(monkeypatch, capsys):
         (["reclaim", "--plan", "--apply"], "both of --plan and --apply are given"),
         (["reclaim", "--plan", "--idle", "0s"], "--idle is 0; expected a span above 0"),
         (["reclaim", "--apply", "--watch"], "--watch with --apply would let go again and again"),
+        (["node", "cordon", "n1", "--watch"], "--watch goes with the views"),
+        (["doctor", "--watch"], "--watch goes with the views"),
     ],
 )
 def test_bad_input_is_64_and_says_what_was_expected(monkeypatch, capsys, args, said):

@@ -75,7 +75,7 @@ def watched(answers: list, *, tty: bool, output: str = "table") -> str:
             raise answer
         return answer
 
-    session.ask = ask  # type: ignore[method-assign]
+    session.look = ask  # type: ignore[method-assign]
     out, left = Screen(tty=tty), [len(answers)]
 
     def pause(_: float) -> None:

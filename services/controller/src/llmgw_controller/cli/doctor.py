@@ -36,6 +36,7 @@ def doctor(session: Session) -> None:
     """Compare what database, agents and routers say.
 
     Exits 1 if any of it disagrees."""
+    session.only_once()
     asked, answer, error = asyncio.run(_ask(session.addresses))
     between = view.between(asked)
     trouble = bool(between) or (answer is not None and view.is_trouble(answer))

@@ -32,13 +32,24 @@ class Session:
         self.watch = watch
 
     def ask(self, call: Call[T]) -> T:
+        """For a command that is done once. Raises click's UsageError where it was to be watched."""
+        self.only_once()
+        return self.look(call)
+
+    def look(self, call: Call[T]) -> T:
+        """May be repeated."""
         return asyncio.run(call_leader(self.addresses, call))
+
+    def only_once(self) -> None:
+        """A change that is made again every two seconds is nobody's wish."""
+        if self.watch:
+            raise click.UsageError("--watch goes with the views, such as status, and this is none")
 
     def show(self, call: Call[T], render: Render[T], to_json: Callable[[T], Any]) -> NoReturn:
         """Ask once and print, and exit with what `render` returns; with --watch again and again."""
         if self.watch:
             Watch(self).run(call, render, to_json)
-        answer = self.ask(call)
+        answer = self.look(call)
         page = Page(ascii_only=self.ascii_only)
         code = render(page, answer)
         if self.output == "json":

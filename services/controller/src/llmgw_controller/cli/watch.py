@@ -59,7 +59,7 @@ class Watch:
     def _once(self, call: Call[T], render: Render[T], to_json: Callable[[T], Any]) -> None:
         page = Page(ascii_only=self._session.ascii_only)
         try:
-            answer = self._session.ask(call)
+            answer = self._session.look(call)
         except LlmgwError as e:
             if self._session.output == "json":
                 self._line(json.dumps(as_json(e)))
