@@ -5,7 +5,9 @@ import sys
 
 import pytest
 
-from llmgw_controller.cli import main
+from llmgw.v1 import operator_pb2 as pb
+from llmgw_controller.cli import events, main
+from llmgw_controller.cli.session import Session
 from llmgw_kit.errors import Conflict, NotFound, Unavailable
 
 NAMES = {"schema", "code", "error", "next_steps", "retry_after_seconds", "command", "exit_code"}
@@ -96,3 +98,16 @@ def test_who_did_not_ask_for_json_reads_lines(monkeypatch, capsys, words):
     with pytest.raises(SystemExit):
         main.cli()
     assert capsys.readouterr().err.startswith("error: ")
+
+
+def test_each_followed_event_says_what_it_is(capsys):
+    """One object a line; who reads the stream tells an event from a leader that is away by its schema."""
+    session = Session((), output="json", ascii_only=False, watch=False)
+    follower = events._Follower(session, pb.ListEventsRequest())
+    follower._print(pb.Event(event_id=7, at_unix_s=1.0, kind="ready", subject="m/1", text="up"))
+    follower._tell(Unavailable("nobody leads", code="no_controller"))
+    out, err = capsys.readouterr()
+    told = json.loads(out)
+    assert (told["schema"], told["id"], told["kind"]) == ("llmgw.event/1", 7, "ready")
+    away = json.loads(err)
+    assert (away["schema"], away["code"], away["exit_code"]) == ("llmgw.error/1", "no_controller", 2)

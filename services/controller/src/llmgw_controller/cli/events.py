@@ -96,7 +96,7 @@ class _Follower:
 
     def _print(self, event: pb.Event) -> None:
         if self._session.output == "json":
-            click.echo(json.dumps(as_json.event(event), ensure_ascii=False))
+            click.echo(json.dumps({"schema": "llmgw.event/1"} | as_json.event(event), ensure_ascii=False))
         else:
             page = Page(ascii_only=self._session.ascii_only)
             view.line(page, event, moment(event.at_unix_s, now=time.time(), seconds=True))
