@@ -66,6 +66,7 @@ def test_a_body_changes_in_nothing_but_its_stream_options(
     [
         b'{"model":"m","stream":true,"stream":false}',
         b'{"model":"m","stream":true,"stream_options":{"include_usage":false,"continuous_usage_stats":true}}',
+        b'{"model":"m","stream":true,"stream_options":{"continuous_usage_stats":false}}',
         b'{"model":"m","stream":true,"stream_options":null,"stream_options":{"include_usage":false}}',
         b'{"model":"m","stream":true,"stream_option\\u0073":null,"x":{"stream_options":null}}',
         b'{"model":"m","metadata":{"stream":true}}',
@@ -202,6 +203,20 @@ def test_an_event_like_ours_that_is_not_the_last_is_the_clients(
 def test_no_bytes_are_lost_or_made_up_whatever_comes(data: bytes, sizes: list[int]) -> None:
     assert relayed(StreamUsage(CHAT, removing=False), data, sizes) == data
     assert relayed(StreamUsage(CHAT, removing=True), data, sizes) == data
+
+
+def test_byte_by_byte_an_event_is_there_when_its_last_byte_is() -> None:
+    for line_end in (b"\n", b"\r\n"):
+        stream, got, due = StreamUsage(CHAT, removing=True), b"", b""
+        for event in (*EVENTS, EXTRA, EXTRA, DONE):
+            whole = event.replace(b"\n", line_end)
+            for at in range(len(whole)):
+                got += stream.part(whole[at : at + 1])
+            if event != EXTRA:
+                # Of two events like ours the first is the client's: only the one before `[DONE]` is ours.
+                due += EXTRA.replace(b"\n", line_end) + whole if event == DONE else whole
+                assert got == due
+        assert stream.end() == b""
 
 
 def test_what_cannot_be_ours_is_passed_on_before_its_event_ends_w18() -> None:

@@ -9,7 +9,7 @@ import pytest
 from llmgw_kit.errors import Unavailable
 from llmgw_router.adapters.usage_file import FileUsage
 from llmgw_router.adapters.usage_spool import BATCH, SpoolFolder
-from llmgw_router.core.usage_lines import Closed, Opened, UsageRecord, record_of
+from llmgw_router.core.usage_lines import Closed, Opened, UsageRecord, lines_in, record_of
 from llmgw_router.relay.spool import Spool
 
 SMALL = 128 * 1024
@@ -107,6 +107,14 @@ def test_a_line_that_its_process_died_in_is_none(tmp_path: Path, torn: bytes) ->
     (row,) = take(SpoolFolder(tmp_path, "r1"))
     assert (row.usage_id, row.source) == ("a", "unknown")
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_line_that_is_none_ends_what_lives_and_is_passed_over_in_what_is_dead() -> None:
+    first, second = (msgspec.json.encode(closed(name)) + b"\n" for name in "ab")
+    data = first + b'["c",\0\0]\n' + second
+    assert [line.usage_id for line, _ in lines_in(data, complete=False)] == ["a"]
+    assert [line.usage_id for line, _ in lines_in(data, complete=True)] == ["a", "b"]
+    assert [end for _, end in lines_in(data + b"\0" * 9, complete=True)][-1] == len(data)
 
 
 def test_more_than_a_batch(tmp_path: Path) -> None:

@@ -74,7 +74,7 @@ class SpoolFolder:
             while len(batch.records) < BATCH:
                 data = os.pread(fd, _PIECE_BYTES, at)
                 used = 0
-                for line, end in lines_in(data):
+                for line, end in lines_in(data, complete=last):
                     used = end
                     if isinstance(line, Closed):
                         owner.open.pop(line.usage_id, None)

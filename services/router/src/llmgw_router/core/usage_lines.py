@@ -76,9 +76,10 @@ Line = Opened | Closed
 _decode = msgspec.json.Decoder(Line).decode
 
 
-def lines_in(data: bytes) -> Iterator[tuple[Line, int]]:
-    """Each whole line, and where it ends. Ends before the first that is not whole: a process that was killed
-    within a line has left zeros or no line end, and has answered nobody with it."""
+def lines_in(data: bytes, *, complete: bool) -> Iterator[tuple[Line, int]]:
+    """Each whole line, and where it ends. A process that was killed within a line has left zeros or no line
+    end, and has answered nobody with it. Where more may come, the first that is not whole ends it: it may be
+    whole at the next look. Where nothing comes any more (`complete`), it is passed over."""
     at = 0
     while True:
         end = data.find(b"\n", at)
@@ -87,7 +88,10 @@ def lines_in(data: bytes) -> Iterator[tuple[Line, int]]:
         try:
             line = _decode(data[at:end])
         except msgspec.DecodeError:
-            return
+            if not complete:
+                return
+            at = end + 1
+            continue
         at = end + 1
         yield line, at
 

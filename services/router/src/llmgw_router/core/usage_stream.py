@@ -76,11 +76,14 @@ class StreamUsage:
 
     def end(self) -> bytes:
         """The engine says no more, for whatever reason: what is still held and not ours."""
-        held, self._extra = b"" if self._leaked else self._open, b""
-        if self._open:
-            self._note(self._open)
+        held, leaked = self._open, self._leaked
         self._open, self._leaked = b"", False
-        return held if self.removing and not self._is_extra(held) else b""
+        if leaked or not self.removing:
+            self._note(held)
+            return b""
+        rest = self._whole(held)
+        self._extra = b""
+        return rest
 
     def told(self) -> Told | None:
         """The engine's word, the last of it where it came more than once."""
