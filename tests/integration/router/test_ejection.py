@@ -1,6 +1,7 @@
 """Who is left alone, for what, for how long, and how it comes back: against real sockets."""
 
 import asyncio
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import msgspec
@@ -28,7 +29,7 @@ from tests.integration.router.choosing import (
 )
 from tests.integration.router.ends import code_of, dead_port
 from tests.integration.router.harness import Router, endpoint, router
-from tests.integration.router.upstream import SSE_HEAD, Connection, Upstream, answering, chunk, json_answer
+from tests.integration.router.upstream import SSE_HEAD, Connection, Upstream, chunk
 
 #: Long enough that no test sees its end.
 LASTING = config(cool_down_first_s=50.0, cool_down_most_s=50.0)
@@ -231,40 +232,61 @@ async def test_a_total_that_ends_a_flowing_stream_blames_nobody(tmp_path: Path) 
         assert [activity.broken for _, activity in r.pool.activity()] == [0, 0]
 
 
+class Watched(HttpProbe):
+    """The real one, and whom it was asked about."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.asked: set[str] = set()
+
+    async def alive(self, endpoints: Sequence[EndpointRow]) -> frozenset[str]:
+        found = await super().alive(endpoints)
+        self.asked |= {row.endpoint_id for row in endpoints}
+        return found
+
+
 async def test_ho12_health_checks_outlive_a_reload_for_old_and_new_replicas(tmp_path: Path) -> None:
-    rules = config(cool_down_first_s=50.0, cool_down_most_s=50.0, probe_s=0.05)
-    async with fine() as a, fine() as b, router(tmp_path, config=rules, workers=2) as r:
+    rules = config(cool_down_first_s=50.0, cool_down_most_s=50.0, probe_s=0.05, eject_most_share=0.7)
+    probe = Watched()
+    async with fine() as a, router(tmp_path, config=rules, workers=2) as r:
         board = Board(r.pool, SystemClock())
-        async with asyncio.TaskGroup() as group:
-            checks = group.create_task(keep_probing(r.pool, board, HttpProbe(), SystemClock()))
+        checks = asyncio.ensure_future(keep_probing(r.pool, board, probe, SystemClock()))
 
-            async def reload(*rows: EndpointRow) -> None:
-                before = len(r.heard.applies)
-                board.publish(Routes(endpoints={row.endpoint_id: row for row in rows}), Source.STATIC)
-                await r.until(lambda: len(r.heard.applies) > before)
+        async def reload(*rows: EndpointRow) -> None:
+            before = len(r.heard.applies)
+            board.publish(Routes(endpoints={row.endpoint_id: row for row in rows}), Source.STATIC)
+            await r.until(lambda: len(r.heard.applies) > before)
 
-            await reload(endpoint(0, a.port), endpoint(1, b.port))
-            r.pool.reconfigure(rules)
-            # One more replica, which dies only now.
-            late = await asyncio.start_server(lambda _, w: w.close(), "127.0.0.1", 0)
-            port = late.sockets[0].getsockname()[1]
-            await reload(endpoint(0, a.port), endpoint(1, b.port), endpoint(2, port))
-            late.close()
-            await late.wait_closed()
+        async def ask_until(true: Callable[[], bool]) -> None:
             async with asyncio.timeout(20):
-                # Both workers put it aside, though one of them may never have asked it.
-                while total(r, "ejections") < 2:
+                while not true():
                     assert (await ask(r)).status == 200
-            assert total(r, "ejections") == 2
-            # It comes back without a client's request being risked, long before its time is over.
-            again = Upstream(answering(json_answer()))
-            again_server = await asyncio.start_server(again._serve, "127.0.0.1", port)
-            again._tasks = set()
-            await r.until(lambda: total(r, "endpoints_back") == 2)
-            await r.until(lambda: not r.pool.suspects)
-            assert all(seen.line.startswith(b"GET /health") for seen in again.seen)
-            again_server.close()
-            checks.cancel()
+
+        old, broken = endpoint(0, a.port), endpoint(1, dead_port())
+        await reload(old, broken)
+        await ask_until(lambda: "e1@1" in probe.asked)
+        # Both workers put it aside, though one of them may never have asked it.
+        await r.until(lambda: total(r, "ejections") == 2)
+        r.pool.reconfigure(rules)
+        # One more replica, which dies only now.
+        late = await asyncio.start_server(lambda _, writer: writer.close(), "127.0.0.1", 0)
+        port = late.sockets[0].getsockname()[1]
+        await reload(old, broken, endpoint(2, port))
+        late.close()
+        await late.wait_closed()
+        probe.asked.clear()
+        await ask_until(lambda: total(r, "ejections") == 4)
+        await r.until(lambda: probe.asked == {"e1@1", "e2@1"})
+        # It comes back long before its time is over, and no client's request was risked for that.
+        again = Upstream(Moody(well))
+        again._tasks = set()
+        server = await asyncio.start_server(again._serve, "127.0.0.1", port)
+        await r.until(lambda: total(r, "endpoints_back") == 2)
+        await r.until(lambda: r.pool.suspects == {"e1@1"})
+        assert all(seen.line.startswith(b"GET /health") for seen in again.seen)
+        server.close()
+        checks.cancel()
+        await asyncio.gather(checks, return_exceptions=True)
 
 
 async def test_a_reused_address_does_not_inherit_the_past(tmp_path: Path) -> None:

@@ -1,12 +1,15 @@
 """Slow endpoints are told from their peers; a decision is told in one line."""
 
+import statistics
+
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from llmgw_router.core.choosing.affinity import CUTS, Match
 from llmgw_router.core.choosing.decision import decide
 from llmgw_router.core.choosing.picking import PREFIX, Field
-from llmgw_router.core.choosing.speed import Speed, outliers
+from llmgw_router.core.choosing.speed import Speed, _beside_others, outliers
 from llmgw_router.core.choosing.standing import Reason, Standing
 from llmgw_router.core.config import Choosing
 
@@ -50,6 +53,14 @@ def test_the_fastest_half_is_never_slow(firsts: list[float]) -> None:
     found = slow_ones(*(speed(first_s, 1000.0) for first_s in firsts))
     ranked = sorted(range(len(firsts)), key=lambda n: firsts[n])
     assert not found & set(ranked[: (len(firsts) + 1) // 2])
+
+
+@given(st.lists(st.floats(0.01, 10.0), min_size=2, max_size=12))
+def test_each_is_measured_against_the_median_of_all_others(values: list[float]) -> None:
+    for key, value, middle in _beside_others(list(enumerate(values))):
+        assert value == values[key]
+        others = values[:key] + values[key + 1 :]
+        assert middle == pytest.approx(statistics.median(others))
 
 
 def test_slowness_ends_by_itself_and_lasts_longer_each_time() -> None:
