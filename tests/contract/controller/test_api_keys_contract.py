@@ -48,8 +48,8 @@ async def test_a_key_is_kept_found_and_revoked_with_its_events(world: "World") -
         return
     held = await term(world)
     plain = replace(
-        KEY, key_id="key-ff", digest=b"x" * 32, prefix="sk-llmgw-zzzzzz", tenant=None, models=None, profiles=None,
-        explain=False, expires_at=None, created_at=T + 1,
+        KEY, key_id="key-ff", digest=b"x" * 32, prefix="sk-llmgw-zzzzzz", tenant=None, models=None,
+        profiles=None, explain=False, expires_at=None, created_at=T + 1,
     )  # fmt: skip
     await keys.put(held, KEY, EVENT)
     await keys.put(held, plain, replace(EVENT, subject=plain.key_id))
