@@ -162,7 +162,7 @@ async def test_a_certificate_of_ours_is_shown_where_one_is_asked_for(tmp_path: P
 
 
 async def test_health_checks_trust_what_requests_trust(ca: Authority) -> None:
-    """An engine that is only asked whether it lives is verified as well, by what a reload may have changed."""
+    """An engine that is only asked whether it lives is verified too, by what a reload may have changed."""
     up = engine(ca.sign("health", names=HERE))
     async with up:
         plain, known = row(up.port), row(up.port, tls_ca=str(ca.cert), tls_name="engine.example")
