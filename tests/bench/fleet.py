@@ -150,6 +150,7 @@ async def measure(given: argparse.Namespace) -> list[tuple[str, str, str]]:
             leader = await running.leader()
 
             async def ready() -> bool:
+                await asyncio.sleep(LOOK_S)
                 status = await leader.status()
                 return sum(row.ready for row in status.models) == running.wanted
 

@@ -19,8 +19,8 @@ from llmgw_kit.settings import effective, load
 CONFIG_ENV = "LLMGW_CONTROLLER_CONFIG"
 
 #: How seldom cycles are looked for, for `gc.set_threshold`. Rows and words of a fleet live long and hold no
-#: cycles; to look through those of 500 nodes after every 700th new object made the longest passes half as long
-#: again (tests/bench/fleet_core.py: 118 ms for 79).
+#: cycles; to look through those of 500 nodes as often as is usual made the longest passes half as long again
+#: (in the pure core: 118 ms for 79).
 GARBAGE = (20_000, 20, 20)
 
 _config = click.option(
