@@ -97,6 +97,8 @@ class Checks:
     _sessions: dict[NodeId, int] = field(default_factory=dict)
     #: Node -> since when its link or its agent is away, and when it was last back (None: still away).
     away: dict[NodeId, tuple[float, float | None]] = field(default_factory=dict)
+    #: Node -> when it was last back from an absence so long that it was called lost.
+    _back_from_loss: dict[NodeId, float] = field(default_factory=dict)
     #: Node -> reasons for which it is away now.
     _why_away: dict[NodeId, set[str]] = field(default_factory=dict)
     #: Endpoint -> when routers were first told to send it nothing new.
@@ -126,7 +128,10 @@ class Checks:
         reasons = self._why_away.setdefault(node_id, set())
         reasons.discard(why)
         if not reasons and node_id in self.away:
-            self.away[node_id] = (self.away[node_id][0], self.world.now)
+            since = self.away[node_id][0]
+            self.away[node_id] = (since, self.world.now)
+            if self.world.now - since >= self.lost_after_s - REDIAL_S:
+                self._back_from_loss[node_id] = self.world.now
 
     def may_be_silent(self, node_id: NodeId) -> bool:
         """Away, or back so recently that nobody could have heard it."""
@@ -314,6 +319,8 @@ class Checks:
         as long as it takes to call it lost."""
         if self.long_away(old.node_id):
             return  # Lost, or just back from it and being told.
+        if old.started_at < self._back_from_loss.get(old.node_id, -inf):
+            return  # It was given up with its node, whose agent does not end it.
         self.fail(f"{new.shard_id} started while {old.shard_id} lives on {old.node_id}, which was not lost")
 
 
