@@ -31,8 +31,7 @@ if TYPE_CHECKING:
 
 #: How soon a place that another worker has freed, or an endpoint that came back, is noticed.
 _LOOK_S: Final = 0.005
-#: A free place is left so long to a request of another worker that waits for longer. It takes it within
-#: _LOOK_S, unless it is stuck.
+#: A free place is left so long to another worker whose turn it is; it takes it in _LOOK_S, or is stuck.
 _PATIENCE_S: Final = 0.025
 #: Endpoints looked at for one with room; of more, the next look finds another part.
 _SCAN: Final = 64
@@ -49,8 +48,7 @@ class Queueing:
         self._numbers: dict[str, int] = {}
         #: Those with somebody in line, by name.
         self._waiting: dict[str, ModelQueue] = {}
-        self._looking = False
-        self._soon = False
+        self._looking = self._soon = False
         #: Whether there is a limit of ours besides what endpoints say of themselves.
         self.limited = False
         #: Whether what endpoints say of themselves counts.
@@ -61,17 +59,15 @@ class Queueing:
         """Other limits, from the next request on; who waits is let in by the new ones."""
         self._rules = rules
         self._router.limit = rules.max_in_flight
+        # Where there was no limit nothing was counted for the router, and nobody else told of a model.
+        self._router.running = sum(queue.gate.running for queue in self._models.values())
         self._router.publish()
         self.heeds = rules.heed_concurrency
-        self.limited = bool(
-            rules.max_in_flight is not None
-            or rules.max_in_flight_per_model is not None
-            or rules.model_in_flight
-        )
+        ours = (rules.max_in_flight, rules.max_in_flight_per_model, *rules.model_in_flight.values())
+        self.limited = any(limit is not None for limit in ours)
         for name, queue in self._models.items():
             queue.line.age_bound_s = rules.age_bound_s
             queue.gate.limit = rules.model_in_flight.get(name, rules.max_in_flight_per_model)
-            # Where there was no limit nobody else was told.
             queue.gate.publish()
         self._look_soon()
 
@@ -112,7 +108,7 @@ class Queueing:
             if target is not None and target.endpoints is not endpoints:
                 # It goes on with what this one replica holds: no other will do.
                 exchange.pinned = best
-        if exchange.place is not None:
+        if exchange.place:
             # Let in before: it was in line, or is asked for again. Only the endpoint is still open.
             return best if self._has_room(best) else self._roomy(exchange, endpoints) or best
         queue = self._models.get(model.name)
@@ -126,34 +122,38 @@ class Queueing:
             and (gate.limit is None or not gate.full())
             and (self._router.limit is None or not self._router.full())
         ):
-            endpoint = best if self._has_room(best) else self._roomy(exchange, endpoints)
-            if endpoint is not None:
+            limit = best.row.concurrency
+            if limit is None or not self.heeds or best.outstanding() < limit:
                 self._take(exchange, queue)
-                return endpoint
+                return best
+            other = self._roomy(exchange, endpoints)
+            if other is not None:
+                self._take(exchange, queue)
+                return other
         self._line_up(exchange, queue)
         return None
 
     def _take(self, exchange: "Exchange", queue: ModelQueue) -> None:
         exchange.place = queue
-        gate, router = queue.gate, self._router
+        gate = queue.gate
         gate.running += 1
         if gate.limit is not None:
             gate.publish()
-        router.running += 1
-        if router.limit is not None:
-            router.publish()
+        if self._router.limit is not None:
+            self._router.running += 1
+            self._router.publish()
 
     def give_back(self, exchange: "Exchange") -> None:
         """Its place is free again; who waits for one is let in before the loop turns."""
         queue, exchange.place = exchange.place, None
         assert queue is not None
-        gate, router = queue.gate, self._router
+        gate = queue.gate
         gate.running -= 1
         if gate.limit is not None:
             gate.publish()
-        router.running -= 1
-        if router.limit is not None:
-            router.publish()
+        if self._router.limit is not None:
+            self._router.running -= 1
+            self._router.publish()
         queue.done += 1
         if self._waiting:
             self._look_soon()
