@@ -4,7 +4,7 @@ A request is fed to a real client connection and its answer to a real pooled ups
 asked; printed is the CPU time of each part. This is the share of a request that our code can change: the
 system calls beside it cost a proxy in C the same.
 
-    python tests/bench/router_core.py [--requests N] [--profile json|stream]
+    python tests/bench/router_core.py [--requests N] [--profile json|json4|stream]
 """
 
 import argparse
@@ -156,7 +156,7 @@ async def run(args: argparse.Namespace) -> None:
         profile = cProfile.Profile()
         profile.enable()
         for _ in range(args.requests):
-            one.json(plain) if args.profile == "json" else one.stream(streamed, told)
+            (four if args.profile == "json4" else one).json(plain) if args.profile != "stream" else one.stream(streamed, told)
         profile.disable()
         pstats.Stats(profile).sort_stats("tottime").print_stats(35)
         return
@@ -180,7 +180,7 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--requests", type=int, default=4000)
-    parser.add_argument("--profile", choices=["json", "stream"])
+    parser.add_argument("--profile", choices=["json", "json4", "stream"])
     args = parser.parse_args()
     import uvloop
 

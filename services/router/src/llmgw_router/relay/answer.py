@@ -46,7 +46,41 @@ def answer_head(
     length: int | None,
 ) -> bytes:
     """Status line and headers, hop-by-hop ones rebuilt. `length`: of the whole body, where it is at hand."""
+    known = connection.known
+    if (
+        known is not None
+        and framing == BY_LENGTH
+        and keep
+        and not http10
+        and not cold
+        and connection.head is known.head
+    ):
+        if not known.prefix:
+            known.prefix = _prefix(connection)
+        return b"%bcontent-length: %b\r\nx-request-id: %b\r\n%b\r\n\r\n" % (
+            known.prefix,
+            connection.length or b"0",
+            request_id,
+            date,
+        )
     status = connection.status
+    lines = _told_by_engine(connection, cold=cold)
+    if framing == BY_CHUNKS:
+        lines.append(b"transfer-encoding: chunked")
+    elif framing == BY_LENGTH and status not in (204, 304):
+        announced = connection.length
+        lines.append(b"content-length: " + (b"%d" % (length or 0) if announced is None else announced))
+    if not keep:
+        lines.append(b"connection: close")
+    elif http10:
+        lines.append(b"connection: keep-alive")
+    lines.append(b"x-request-id: " + request_id)
+    lines.append(date)
+    return b"%b%b%b\r\n\r\n" % (_status_line(status), block(connection.head), b"\r\n".join(lines))
+
+
+def _told_by_engine(connection: "UpstreamConnection", *, cold: bool) -> list[bytes]:
+    """Headers of the engine's that we have a say in, beside those that pass as they are."""
     lines: list[bytes] = []
     content_type = connection.content_type
     if connection.is_stream:
@@ -68,15 +102,9 @@ def answer_head(
     if location is not None and (cold or location[:1] == b"/" != location[1:2]):
         # An engine's absolute location would name an inside address (W58).
         lines.append(b"location: " + location)
-    if framing == BY_CHUNKS:
-        lines.append(b"transfer-encoding: chunked")
-    elif framing == BY_LENGTH and status not in (204, 304):
-        announced = connection.length
-        lines.append(b"content-length: " + (b"%d" % (length or 0) if announced is None else announced))
-    if not keep:
-        lines.append(b"connection: close")
-    elif http10:
-        lines.append(b"connection: keep-alive")
-    lines.append(b"x-request-id: " + request_id)
-    lines.append(date)
-    return b"%b%b%b\r\n\r\n" % (_status_line(status), block(connection.head), b"\r\n".join(lines))
+    return lines
+
+
+def _prefix(connection: "UpstreamConnection") -> bytes:
+    lines = _told_by_engine(connection, cold=False)
+    return b"%b%b%b" % (_status_line(connection.status), block(connection.head), block(lines))

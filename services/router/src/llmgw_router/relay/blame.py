@@ -33,4 +33,5 @@ def explain(exchange: "Exchange", connection: "UpstreamConnection", decision: "D
     """Let the answer's head say why it comes from there."""
     endpoint = exchange.endpoint
     name = None if endpoint is None else endpoint.name
-    connection.head.append(b"x-llmgw-decision: " + decision.at(name).header())
+    # A list of its own: the head may be one that is shared (relay/known_heads.py).
+    connection.head = [*connection.head, b"x-llmgw-decision: " + decision.at(name).header()]

@@ -163,7 +163,7 @@ class Chooser:
     def _read(self, exchange: "Exchange") -> Match | None:
         """What the request says of its session or its prompt."""
         rules = self.rules
-        session = None if self._header is None else _header_of(exchange.head, self._header)
+        session = None if self._header is None else _header_of(exchange, self._header)
         text = None
         if (
             session is None
@@ -250,8 +250,10 @@ class Chooser:
         exchange.refuse(errors.NO_REPLICA, why, retry_after_s=seconds)
 
 
-def _header_of(lines: list[bytes], name: bytes) -> bytes | None:
-    if name not in b"\n".join(lines).lower():
+def _header_of(exchange: "Exchange", name: bytes) -> bytes | None:
+    lines = exchange.head
+    known = exchange.known
+    if name not in (b"\n".join(lines).lower() if known is None else known.low):
         # As nearly always, and much cheaper than looking at each line.
         return None
     size = len(name)

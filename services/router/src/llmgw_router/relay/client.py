@@ -38,12 +38,15 @@ from llmgw_router.relay.acceptance import too_large, unacceptable
 from llmgw_router.relay.cors import allowed
 from llmgw_router.relay.exchange import Exchange
 from llmgw_router.relay.hub import Hub
+from llmgw_router.relay.known_heads import RequestHead, keep, left_out_length, split
 from llmgw_router.relay.request import Request
 
 #: Bytes of later requests kept while one is answered; beyond, the socket is not read.
 _AHEAD_BYTES = 64 * 1024
 _FIELDS = Fields(REQUEST, REQ_DROP)
 _known = _FIELDS.known.get
+#: Of all clients of this worker (relay/known_heads.py).
+_HEADS: dict[bytes, RequestHead] = {}
 _RESET = struct.pack("ii", 1, 0)
 _CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 
@@ -261,9 +264,16 @@ class ClientConnection(asyncio.Protocol):
     def _feed(self, data: bytes) -> None:
         now = self.hub.now
         between = self.parsing is None
+        self.touched = now
+        whole = None
         if between and not self._head_bytes:
             self.began = now
-        self.touched = now
+            whole = split(data)
+            if whole is not None:
+                known = _HEADS.get(whole[0])
+                if known is not None and len(whole[1]) <= self.hub.limits.max_body_bytes:
+                    self._ready.append(self._again(known, whole[1]))
+                    return
         queued = len(self._ready)
         limit = self.hub.limits.max_head_bytes
         try:
@@ -297,6 +307,42 @@ class ClientConnection(asyncio.Protocol):
             ):
                 self._refuse_last(errors.HEAD_TOO_LARGE, f"The request head exceeds {limit} bytes.")
             self._head_bytes = 0
+            if whole is not None and len(self._ready) == queued + 1:
+                self._remember(whole[0], self._ready[-1])
+
+    def _again(self, known: RequestHead, body: bytes) -> Exchange:
+        """The request that llhttp would make of this head, as it did before, and this body."""
+        exchange = Exchange(self)
+        exchange.known = known
+        exchange.method = known.method
+        exchange.url = known.url
+        exchange.host = known.host
+        exchange.head = known.head
+        exchange.private = known.private
+        exchange.has_body = True
+        exchange.body = body
+        exchange.body_bytes = len(body)
+        return exchange
+
+    def _remember(self, key: bytes, exchange: Exchange) -> None:
+        """Keep its head, if it says nothing that is for one request only or that settings decide about."""
+        if (
+            exchange.keep
+            and not exchange.http10
+            and exchange.refusal is None
+            and exchange.request_id is None
+            and exchange.traceparent is None
+            and exchange.asked_profile is None
+            and not exchange.asked_heartbeat
+            and exchange.connection_values is None
+            and exchange.content_encoding is None
+            and exchange.expects is None
+            and exchange.transfer is None
+            and left_out_length(key)
+            and b"\norigin:" not in key.lower()
+        ):
+            made = RequestHead(exchange.method, exchange.url, exchange.host, exchange.head, exchange.private)
+            keep(_HEADS, key, made)
 
     def refuse_next(self, kind: Kind, message: str) -> None:
         """Give up on what is arriving: it is answered with this in its turn, and that is the last."""

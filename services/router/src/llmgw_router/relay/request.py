@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from llmgw_router.relay.client import ClientConnection
     from llmgw_router.relay.endpoint import EngineEndpoint
     from llmgw_router.relay.hub import Hub
+    from llmgw_router.relay.known_heads import RequestHead
 
 
 class Request:
@@ -35,6 +36,7 @@ class Request:
         "hub",
         "keep",
         "key",
+        "known",
         "method",
         "origin",
         "path",
@@ -83,6 +85,8 @@ class Request:
         self.body: bytes | bytearray = b""
         #: While arriving: announced, then counted.
         self.body_bytes = 0
+        #: Its head was read before; None: it was read for this request.
+        self.known: RequestHead | None = None
         #: Who asks; None where no key is asked for.
         self.key: KeyRow | None = None
         #: The client may send another request on this connection afterwards.
@@ -116,9 +120,10 @@ class Request:
         assert entry is not None
         if entry.content is Content.HELD:
             return self._held_head(endpoint.request_lines(self.method, target))
+        known = self.known
         return b"%b%bx-request-id: %b\r\ncontent-length: %d\r\n\r\n" % (
             endpoint.head_prefix(target),
-            block(self.head),
+            known.block if known is not None and self.head is known.head else block(self.head),
             self.request_id or b"",
             len(self.body),
         )

@@ -55,7 +55,7 @@ class Tracer:
         if self._follow:
             # The common form is told by its last digit, without being read.
             if len(given) == 55 and given[54] in _UNSAMPLED and given[:3] == b"00-":
-                exchange.head.append(b"traceparent: " + given)
+                exchange.head = [*exchange.head, b"traceparent: " + given]
                 return
             parent = parent_of(given)
             sampled = parent[2] if parent is not None else self._chance() < self._ratio
@@ -65,7 +65,7 @@ class Tracer:
         if sampled:
             self._sample(exchange, parent)
         else:
-            exchange.head.append(b"traceparent: " + given)
+            exchange.head = [*exchange.head, b"traceparent: " + given]
 
     def _sample(self, exchange: "Exchange", parent: tuple[str, str, bool] | None) -> None:
         bits = self._bits
@@ -77,7 +77,7 @@ class Tracer:
             trace_id, parent_id = parent[0], parent[1]
         trace = TraceIds(trace_id, f"{bits(64) or 1:016x}", f"{bits(64) or 1:016x}", parent_id)
         exchange.trace = trace
-        exchange.head.append(f"traceparent: 00-{trace_id}-{trace.engine_span_id}-01".encode())
+        exchange.head = [*exchange.head, f"traceparent: 00-{trace_id}-{trace.engine_span_id}-01".encode()]
 
 
 def tracer_of(telemetry: "Telemetry") -> Tracer | None:

@@ -26,12 +26,15 @@ from llmgw_router.core.heads import (
     named_by_connection,
     without,
 )
+from llmgw_router.relay.known_heads import AnswerHead, keep, left_out_length, split
 
 if TYPE_CHECKING:
     from llmgw_router.relay.endpoint import Endpoint
     from llmgw_router.relay.exchange import Exchange
     from llmgw_router.relay.hub import Hub
 
+#: Of all engines (relay/known_heads.py).
+_ANSWERS: dict[bytes, AnswerHead] = {}
 _FIELDS = Fields(RESPONSE, RES_DROP)
 _known = _FIELDS.known.get
 #: What Connection says nearly always; names no header.
@@ -73,6 +76,7 @@ class UpstreamConnection(asyncio.Protocol):
         "head_done",
         "idle_since",
         "is_stream",
+        "known",
         "length",
         "location",
         "responded",
@@ -106,6 +110,7 @@ class UpstreamConnection(asyncio.Protocol):
         self._interim = False
         self._head_bytes = 0
         self.head_done = False
+        self.known: AnswerHead | None = None
         self.transport.write(head + body if len(body) < 65536 else head)
         if len(body) >= 65536:
             self.transport.write(body)
@@ -212,7 +217,20 @@ class UpstreamConnection(asyncio.Protocol):
             # Nobody asked. What a pooled connection says unasked would be taken for the next answer.
             self.transport.abort()
             return
-        self.responded = True
+        whole = None
+        if not self.responded:
+            self.responded = True
+            if exchange.method != b"HEAD":
+                whole = split(data)
+                if whole is not None:
+                    known = _ANSWERS.get(whole[0])
+                    if known is not None:
+                        self._again(known, len(whole[1]))
+                        try:
+                            self._finish(exchange, whole[1], keep=True)
+                        except Exception:
+                            exchange.hub.bug(exchange)
+                        return
         broken: str | None = None
         try:
             self._parser.feed_data(data)
@@ -234,6 +252,8 @@ class UpstreamConnection(asyncio.Protocol):
             parts.clear()
         try:
             if self.done:
+                if whole is not None and self._keep and broken is None:
+                    self._remember(whole[0])
                 # Bytes after a complete answer spoil the connection, not the answer.
                 self._finish(exchange, payload, keep=self._keep and broken is None and not self._excess)
                 return
@@ -247,6 +267,39 @@ class UpstreamConnection(asyncio.Protocol):
                 exchange.answer_invalid(self, broken)
         except Exception:
             exchange.hub.bug(exchange)
+
+    def _again(self, known: AnswerHead, length: int) -> None:
+        """Be as llhttp would leave it after this head, as it did before, and a body of this length."""
+        self.known = known
+        self.status = known.status
+        self.head = known.head
+        self.content_type = known.content_type
+        self.encoding = known.encoding
+        self.cache = known.cache
+        self.accel = known.accel
+        self.location = known.location
+        self.length = b"%d" % length
+        self.is_stream = self.until_close = False
+        self.head_done = self.done = True
+
+    def _remember(self, key: bytes) -> None:
+        if (
+            self.length is not None
+            and not self.is_stream
+            and not self._transfer
+            and self.status not in (204, 304)
+            and left_out_length(key)
+        ):
+            made = AnswerHead(
+                self.status,
+                self.head,
+                self.content_type,
+                self.encoding,
+                self.cache,
+                self.accel,
+                self.location,
+            )
+            keep(_ANSWERS, key, made)
 
     def _finish(self, exchange: "Exchange", payload: bytes, *, keep: bool) -> None:
         if self.status in _SPECIAL and not exchange.answer_wanted(self):
