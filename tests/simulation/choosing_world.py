@@ -11,6 +11,7 @@ from typing import Any, cast
 import msgspec
 
 from llmgw_router.core.choosing.budget import RetryBudget
+from llmgw_router.core.choosing.ejection import ABSENT
 from llmgw_router.core.choosing.picking import NOBODY, PREFIX, SCAN_UP_TO, SESSION, TRIAL
 from llmgw_router.core.choosing.standing import Reason
 from llmgw_router.core.config import Choosing, RoutingProfile
@@ -19,6 +20,7 @@ from llmgw_router.relay.choosing import Chooser
 from llmgw_router.relay.endpoint import EngineEndpoint
 from llmgw_router.relay.ipc import Probed, Suspects, Up
 from llmgw_router.relay.live_routes import LiveTarget
+from llmgw_router.relay.phase import CONNECTING, WAITING
 from llmgw_router.relay.slots import COUNTERS, Slots
 from llmgw_router.relay.warden import Warden
 
@@ -102,6 +104,8 @@ class Request:
     path: bytes = b"/v1/chat/completions"
     model: str = "m"
     key: None = None
+    known: None = None
+    phase: int = WAITING
     tried: list[EngineEndpoint] | None = None
     match: Any = None
     policy: str = ""
@@ -228,8 +232,10 @@ class World:
             hub.choosing.flush()
             target = hub.routes.targets["m"]
             out = sum(one.ejected for one in target.endpoints)
+            judged = sum(one.ejected and one.reason not in ABSENT for one in target.endpoints)
             total = len(target.endpoints)
-            if out > max(1, int(self.rules.eject_most_share * total)) or (total and out >= total):
+            cap = max(1, int(self.rules.eject_most_share * total))
+            if (judged and out > cap) or (total and out >= total):
                 raise self.violated(f"{out} of {total} endpoints are ejected in worker {hub.worker}")
 
     def _probe(self) -> None:
@@ -275,7 +281,7 @@ class World:
         self._check_load(request, endpoint)
         if endpoint.ejected and request.policy == TRIAL:
             self._check_trial(request, endpoint)
-        if not first:
+        if not first and request.phase != CONNECTING:
             self.retries[worker.worker] += 1
             share, least = self.rules.retry_share, self.rules.retry_min_per_s
             most = share * self.requests[worker.worker] + least * (RetryBudget.DEPTH + self.now)
@@ -296,6 +302,9 @@ class World:
         if len(tier) > SCAN_UP_TO:
             return
         usable = [e for e in tier if e.avoid_until <= now and e not in (request.tried or ())]
+        if request.tried:
+            # A second try is nobody's trial while there are others.
+            usable = [e for e in usable if not e.ejected] or usable
         least = min((e.outstanding() + 1) / e.share for e in usable)
         load = (endpoint.outstanding() + 1) / endpoint.share
         bound = max(least * self.rules.imbalance_ratio, least + self.rules.imbalance)
@@ -374,6 +383,7 @@ class World:
 
     def _fail(self, request: Request, reason: Reason, *, decisive: bool = False) -> None:
         if request.endpoint is not None:
+            request.phase = CONNECTING if reason is Reason.UNREACHABLE else WAITING
             request.endpoint.unanswered(request, reason, decisive=decisive)
             self._again(request)
 

@@ -64,7 +64,7 @@ def caught(says: str) -> None:
 
 
 def test_a_cap_that_is_not_kept_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(warden, "may_eject", lambda *_: True)
+    monkeypatch.setattr(warden, "may_eject", lambda *_, **__: True)
     monkeypatch.setattr(warden, "too_many", lambda *_: [])
     caught("endpoints are ejected")
 

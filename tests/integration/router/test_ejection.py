@@ -139,7 +139,38 @@ async def test_never_the_last_one(tmp_path: Path) -> None:
             # Somebody is always asked: an engine may have come back.
             assert (answer.status, code_of(answer.body)) == (502, "upstream_unreachable")
         await r.until(lambda: total(r, "ejections_spared") > 0)
-        assert total(r, "ejections") == 1, "of three, half is one"
+        assert total(r, "ejections") == 2, "of three who are not there, all but the last"
+
+
+async def test_engines_that_are_not_there_cost_no_request(tmp_path: Path) -> None:
+    """Three of four refuse connections: more than may be ejected for their answers, and yet nobody waits for
+    them. An endpoint that fails at once looks idle, and would be picked for ever."""
+    ports = (dead_port(), dead_port(), dead_port())
+    # Their time is over every few requests: each is tried again and again.
+    rules = config(cool_down_first_s=0.05, cool_down_most_s=0.2)
+    async with fine() as good, router(tmp_path, *ports, good.port, config=rules) as r:
+        statuses = [(await ask(r)).status for _ in range(300)]
+        # The very first may be unlucky as often as a request is tried; nobody after it is.
+        assert statuses[1:] == [200] * 299
+        await r.until(lambda: total(r, "ejections") >= 3)
+        assert total(r, "retries_over_budget") == 0
+
+
+async def test_an_engine_that_fails_at_once_and_may_not_be_spared_gets_little(tmp_path: Path) -> None:
+    failing = status(b"500 Internal Server Error")
+    async with (
+        Upstream(Moody(failing)) as one,
+        Upstream(Moody(failing)) as two,
+        fine() as good,
+        router(tmp_path, one.port, two.port, good.port, config=LASTING) as r,
+    ):
+        for _ in range(60):
+            await ask(r)
+        await r.until(lambda: total(r, "ejections") == 1)
+        await r.until(lambda: total(r, "ejections_spared") >= 1)
+        before = len(good.seen)
+        await asyncio.gather(*(ask(r) for _ in range(40)))
+        assert len(good.seen) - before >= 30
 
 
 @pytest.mark.parametrize("ending", ["an answer", "a refusal of the caller", "the client leaves", "never"])

@@ -181,6 +181,24 @@ def test_the_cap_holds_always_allows_one_and_never_the_last(total: int, share: f
         assert out >= 1
 
 
+@given(total=st.integers(0, 50), share=st.floats(0, 1))
+def test_who_is_not_there_at_all_is_put_aside_beyond_the_cap_but_never_the_last(
+    total: int, share: float
+) -> None:
+    out = 0
+    while may_eject(out, total, share, absent=True):
+        out += 1
+    assert out == max(0, total - 1)
+
+
+def test_the_absent_stay_out_when_a_model_shrinks() -> None:
+    spots = [ejected(now=float(n)) for n in range(4)]
+    spots[0].reason = spots[1].reason = Reason.UNREACHABLE
+    assert too_many(spots, 5, 0.5) == spots[2:]
+    assert too_many(spots[:2], 3, 0.5) == []
+    assert too_many(spots[:2], 2, 0.5) == spots[:1]
+
+
 def test_when_a_model_shrinks_those_nearest_to_their_end_come_back() -> None:
     spots = [ejected(now=float(n)) for n in range(4)]
     assert too_many(spots, 8, 0.5) == []

@@ -16,6 +16,7 @@ from llmgw_router.core.choosing.picking import ONLY, PANIC, PREFIX, SESSION, Fie
 from llmgw_router.core.config import Choosing
 from llmgw_router.relay.endpoint import ColdEndpoint
 from llmgw_router.relay.ipc import Decisions
+from llmgw_router.relay.phase import CONNECTING
 from llmgw_router.relay.slots import COUNTER
 
 if TYPE_CHECKING:
@@ -94,7 +95,8 @@ class Chooser:
             if left_s <= (other.speed.first_s or 0.0):
                 # It would be cut before its first byte: the cost of a prompt for nothing.
                 return None
-        if not self._budget.take(hub.now, self._requests):
+        # What never left for an engine has added nothing to anybody's load.
+        if exchange.phase != CONNECTING and not self._budget.take(hub.now, self._requests):
             hub.counters[_UNSPENT] += 1
             return None
         return other

@@ -7,7 +7,7 @@ endpoint is looked up in the table of that moment, over the few that are ejected
 import logging
 from typing import TYPE_CHECKING
 
-from llmgw_router.core.choosing.ejection import may_eject, too_many
+from llmgw_router.core.choosing.ejection import ABSENT, may_eject, too_many
 from llmgw_router.core.choosing.speed import outliers
 from llmgw_router.core.choosing.standing import Reason
 from llmgw_router.core.config import Choosing
@@ -94,9 +94,13 @@ class Warden:
         hub = self._hub
         if endpoint.leaving:
             return
-        if not endpoint.ejected and not self._can_spare(endpoint):
+        if not endpoint.ejected and not self._can_spare(endpoint, absent=reason in ABSENT):
             hub.counters[_SPARED] += 1
             self._spared.add(endpoint)
+            if not endpoint.slow_until:
+                # What fails at once has nothing outstanding: by its load it would be the best of all.
+                endpoint.slow(hub.now, self.rules)
+                self._slow.add(endpoint)
             return
         cool_down_s = endpoint.eject(hub.now, self.rules, reason)
         self.out.add(endpoint)
@@ -106,11 +110,11 @@ class Warden:
             logging.WARNING, f"endpoint {endpoint.name} is put aside for {cool_down_s:g} s: {reason.value}"
         )
 
-    def _can_spare(self, endpoint: "EngineEndpoint") -> bool:
+    def _can_spare(self, endpoint: "EngineEndpoint", *, absent: bool) -> bool:
         """Whether each model that it serves has enough others."""
         share = self.rules.eject_most_share
         return all(
-            may_eject(len(self._out_of(model)), len(target.endpoints), share)
+            may_eject(len(self._out_of(model)), len(target.endpoints), share, absent=absent)
             for model in endpoint.models
             if (target := self._hub.routes.targets.get(model)) is not None
         )

@@ -63,9 +63,7 @@ def chain_of(text: bytes, scope: int) -> list[int]:
     """Keys of the prefixes of `text`, shortest first; what lies behind the last cut is left out."""
     value = scope
     high = scope << 32
-    return [
-        high | (value := crc32(text[piece], value)) for piece in _PIECES[: bisect_right(CUTS, len(text))]
-    ]
+    return [high | (value := crc32(text[piece], value)) for piece in _PIECES[: bisect_right(CUTS, len(text))]]
 
 
 def session_key(session: bytes, scope: int) -> int:

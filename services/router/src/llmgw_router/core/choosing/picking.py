@@ -105,10 +105,13 @@ def pick(
             usable = [c for c in tier if c.avoid_until <= now and c not in tried]
         else:
             usable = _drawn(tier, now, chance, tried, match)
+        if usable and due:
+            mine = [c for c in due if c.tier == tier[0].tier]
+            if mine and not tried:
+                return Pick(mine[0], TRIAL)
+            # A request that has failed once has done its part: its second try goes where answers come from.
+            usable = [c for c in usable if c not in mine] or usable
         if usable:
-            for candidate in due:
-                if candidate.tier == tier[0].tier:
-                    return Pick(candidate, TRIAL)
             if match is None:
                 return Pick(_least(usable, chance), LOAD)
             if len(tier) > SCAN_UP_TO:
