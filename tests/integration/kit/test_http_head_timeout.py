@@ -104,3 +104,20 @@ async def test_a_slow_handler_and_a_slow_body_are_left_alone(server: socket.sock
             writer.write(b"b")
         assert (await reader.readuntil(b"\r\n\r\n4")).startswith(b"HTTP/1.1 200")
     writer.close()
+
+
+async def test_a_changed_limit_holds_for_the_next_head() -> None:
+    app = web.Application()
+    app.add_routes([web.get("/", _root)])
+    [sock] = bind(HostPort("127.0.0.1", 0), flag="--listen")
+    limits_s = [3600.0]
+    runner = await serve_http(app, [sock], head_timeout_s=lambda: limits_s[-1])
+    reader, writer = await _connect(sock)
+    writer.write(REQUEST)
+    await reader.readuntil(b"here")
+    limits_s.append(HEAD_TIMEOUT_S)
+    # The same connection: its next head is under the new limit.
+    writer.write(b"GET / HT")
+    assert await _until_closed(reader) == b""
+    writer.close()
+    await runner.cleanup()

@@ -2,14 +2,18 @@
 
 import asyncio
 import json
+import socket
 from pathlib import Path
 
 import msgspec
 import pytest
 
+from llmgw_kit.telemetry import serve_http
+from llmgw_router.cold.app import cold_app
 from llmgw_router.core.config import RoutingProfile
+from llmgw_router.core.learned import Routes
 
-from .harness import QUICK, router
+from .harness import BODY, QUICK, router
 from .upstream import LAST, SSE_HEAD, Connection, Upstream, answering, chunk, json_answer
 
 
@@ -83,6 +87,33 @@ async def test_without_the_application_inference_goes_on(tmp_path: Path) -> None
         assert json.loads(answer.body)["error"]["code"] == "service_unavailable"
         c.post(b'{"model":"m"}')
         assert (await c.answer()).status == 200
+
+
+async def test_what_is_asked_while_the_application_is_still_loading_waits_for_it(tmp_path: Path) -> None:
+    """The workers serve before it is there: its socket takes connections, and inference goes on meanwhile."""
+    path = str(tmp_path / "cold.sock")
+    listening = socket.socket(socket.AF_UNIX)
+    listening.bind(path)
+    listening.listen(8)
+    listening.setblocking(False)
+    async with (
+        Upstream(answering(json_answer())) as up,
+        router(tmp_path, up.port, cold_socket=path) as r,
+        await r.client() as c,
+        await r.client() as hot,
+    ):
+        c.send(b"GET /v1/models HTTP/1.1\r\nhost: r\r\n\r\n")
+        hot.post(BODY)
+        assert (await hot.answer()).status == 200
+        app = cold_app(lambda: Routes(), _ready, first_seen=0)
+        runner = await serve_http(app, [listening])
+        answer = await c.answer()
+        assert (answer.status, json.loads(answer.body)["data"]) == (200, [])
+        await runner.cleanup()
+
+
+async def _ready() -> tuple[bool, str]:
+    return True, ""
 
 
 async def test_an_application_that_hangs_is_not_waited_for(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from llmgw_router.relay.ipc import EndpointRow
 from llmgw_router.settings_edges import check_origins, check_tls
 
 from .authority import Authority, Pair, TlsUpstream
-from .harness import BODY, QUICK, endpoint, router
+from .harness import BODY, QUICK, STEP_S, endpoint, router
 from .upstream import SSE_HEAD, Connection, Script, answering, chunk, json_answer
 
 HERE = "IP:127.0.0.1,DNS:engine.example"
@@ -161,7 +161,29 @@ async def test_a_certificate_of_ours_is_shown_where_one_is_asked_for(tmp_path: P
     assert len(up.seen) == 1
 
 
-async def test_health_checks_trust_what_requests_trust(ca: Authority) -> None:
+async def test_a_file_of_authorities_that_was_replaced_counts_from_the_next_reload(
+    tmp_path: Path, ca: Authority
+) -> None:
+    """No setting differs: the same configuration is put in force again."""
+    file = tmp_path / "ca.pem"
+    file.write_bytes(Authority(tmp_path / "old", "old").cert.read_bytes())
+    up = engine(ca.sign("renewed", names=HERE))
+    config = trusting(file)
+    async with up, router(tmp_path, config=config) as r, await r.client() as c:
+        await r.push([row(up.port)])
+        c.post(BODY)
+        assert (await c.answer()).status == 502
+        file.write_bytes(ca.cert.read_bytes())
+        r.pool.reconfigure(config)
+        async with asyncio.timeout(STEP_S):
+            # Until the endpoint's rest after its failure is over.
+            while True:
+                c.post(BODY)
+                if (await c.answer()).status == 200:
+                    break
+
+
+async def test_health_checks_trust_what_requests_trust(tmp_path: Path, ca: Authority) -> None:
     """An engine that is only asked whether it lives is verified too, by what a reload may have changed."""
     up = engine(ca.sign("health", names=HERE))
     async with up:
@@ -172,6 +194,15 @@ async def test_health_checks_trust_what_requests_trust(ca: Authority) -> None:
         probe = HttpProbe(lambda: trusted[0])
         assert await probe.alive([plain]) == frozenset()
         trusted[0] = UpstreamTls(ca=str(ca.cert))
+        assert await probe.alive([plain]) == {plain.endpoint_id}
+        # The same name, and another authority behind it since.
+        file = tmp_path / "ca.pem"
+        file.write_bytes(Authority(tmp_path / "other", "other").cert.read_bytes())
+        trusted[0] = UpstreamTls(ca=str(file))
+        assert await probe.alive([plain]) == frozenset()
+        file.write_bytes(ca.cert.read_bytes())
+        assert await probe.alive([plain]) == frozenset()
+        trusted[0] = UpstreamTls(ca=str(file))
         assert await probe.alive([plain]) == {plain.endpoint_id}
     assert {seen.line for seen in up.seen} == {b"GET /health HTTP/1.1"}
 

@@ -15,6 +15,8 @@ import pytest
 import yaml
 
 from llmgw_kit.testing.processes import Cage
+from tests.integration.router.authority import Authority, TlsUpstream
+from tests.integration.router.upstream import answering, json_answer
 
 from .process import RouterProcess, ask, call, chat, engine, get, metric, metric_at_least, running
 from .routing_bench import BOUND_S, until
@@ -337,3 +339,24 @@ def test_a_file_is_checked_without_being_served(tmp_path: Path) -> None:
     assert bad.returncode == 1
     assert "unknown key 'idle'" in bad.stderr
     assert json.loads(_check(path, "--output", "json").stdout)["fine"] is False
+
+
+async def test_a_replaced_file_of_authorities_is_read_at_hangup_although_no_setting_differs(
+    cage: Cage, tmp_path: Path
+) -> None:
+    old, new = Authority(tmp_path / "old"), Authority(tmp_path / "new")
+    config, ca = tmp_path / "router.yaml", tmp_path / "ca.pem"
+    ca.write_bytes(old.cert.read_bytes())
+    up = TlsUpstream(answering(json_answer()))
+    up.pair = new.sign("engine", names="IP:127.0.0.1")
+    async with up:
+        write(config, endpoints=[f"a=https://127.0.0.1:{up.port}=m"], upstream_ca=str(ca))
+        async with running(cage, tmp_path, "--config", str(config)) as router:
+            assert (await ask(router, "m")).status == 502
+            ca.write_bytes(new.cert.read_bytes())
+            router.child.send_signal(signal.SIGHUP)
+            assert (await reloads(router, 1))["fields"] == []
+            async with asyncio.timeout(BOUND_S):
+                # Its rest after the failure comes to an end first.
+                while (await ask(router, "m")).status != 200:
+                    await asyncio.sleep(0.02)

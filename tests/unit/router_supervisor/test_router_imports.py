@@ -1,4 +1,5 @@
-"""What a router without controller and database does not load: a second of its start, 25 MB of its size."""
+"""What a router without controller and database does not load: a second of its start, 25 MB of its size; and
+what it does not load before its relay workers serve."""
 
 import subprocess
 import sys
@@ -6,13 +7,15 @@ import sys
 import pytest
 
 HEAVY = ("grpc", "redis", "asyncpg", "google.protobuf")
+AFTER_THE_WORKERS = ("aiohttp", "prometheus_client", "llmgw_router.pages")
 
 
 @pytest.mark.parametrize(
     ("module", "without"),
     [
-        ("llmgw_router.serving", HEAVY),
-        ("llmgw_router.main", (*HEAVY, "aiohttp", "prometheus_client")),
+        ("llmgw_router.pages", HEAVY),
+        ("llmgw_router.serving, llmgw_router.reload", (*HEAVY, *AFTER_THE_WORKERS)),
+        ("llmgw_router.main", (*HEAVY, *AFTER_THE_WORKERS, "llmgw_router.drill")),
         ("llmgw_router.relay.worker", (*HEAVY, "aiohttp", "prometheus_client", "pydantic", "ctypes")),
     ],
 )

@@ -61,7 +61,7 @@ class _TimedHandler(web.RequestHandler):
 
     __slots__ = ("_head_timeout_s", "_head_timer")
 
-    def __init__(self, manager: web.Server, *, head_timeout_s: float, **kwargs: Any) -> None:
+    def __init__(self, manager: web.Server, *, head_timeout_s: Callable[[], float], **kwargs: Any) -> None:
         super().__init__(manager, **kwargs)
         self._head_timeout_s = head_timeout_s
         self._head_timer: asyncio.TimerHandle | None = None
@@ -84,7 +84,7 @@ class _TimedHandler(web.RequestHandler):
         super().connection_lost(exc)
 
     def _arm(self) -> None:
-        self._head_timer = self._loop.call_later(self._head_timeout_s, self.force_close)
+        self._head_timer = self._loop.call_later(self._head_timeout_s(), self.force_close)
 
     def _disarm(self) -> None:
         if self._head_timer is not None:
@@ -97,7 +97,9 @@ class _TimedSite(web.BaseSite):
 
     __slots__ = ("_head_timeout_s", "_sock")
 
-    def __init__(self, runner: web.AppRunner, sock: socket.socket, *, head_timeout_s: float) -> None:
+    def __init__(
+        self, runner: web.AppRunner, sock: socket.socket, *, head_timeout_s: Callable[[], float]
+    ) -> None:
         super().__init__(runner)
         self._sock = sock
         self._head_timeout_s = head_timeout_s
@@ -129,13 +131,14 @@ async def serve_http(
     sockets: list[socket.socket],
     *,
     shutdown_s: float = 3.0,
-    head_timeout_s: float = HEADER_TIMEOUT_S,
+    head_timeout_s: float | Callable[[], float] = HEADER_TIMEOUT_S,
     handler_cancellation: bool = False,
 ) -> web.AppRunner:
     """Serve an application on bound sockets. `cleanup()` of the result ends it.
 
-    `head_timeout_s` limits how long a request head may take (M4). With `handler_cancellation` a handler
-    is cancelled when its client leaves."""
+    `head_timeout_s` limits how long a request head may take (M4); a function is asked for each head, so that
+    it may change. With `handler_cancellation` a handler is cancelled when its client leaves."""
+    limit = head_timeout_s if callable(head_timeout_s) else lambda: head_timeout_s
     runner = web.AppRunner(
         app,
         access_log=None,
@@ -146,5 +149,5 @@ async def serve_http(
     )
     await runner.setup()
     for sock in sockets:
-        await _TimedSite(runner, sock, head_timeout_s=head_timeout_s).start()
+        await _TimedSite(runner, sock, head_timeout_s=limit).start()
     return runner

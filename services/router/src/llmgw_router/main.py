@@ -1,21 +1,20 @@
 """`llmgw-router`: the command line. What it starts is composed in serving.py.
 
-What only `serve` needs is imported there: a container asks `healthcheck` every few seconds, and loading gRPC
-for it would cost more than what is asked.
+What only one command needs is imported there: a container asks `healthcheck` every few seconds, and loading
+gRPC for it would cost more than what is asked; and no relay worker is started before `serve` has loaded this.
 """
 
 import logging
 import os
 import sys
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import click
 
 from llmgw_kit import lifecycle, logs
 from llmgw_kit.errors import LlmgwError
 from llmgw_kit.settings import effective, load
-from llmgw_router.commands_drill import drill_command, drill_engine_command
 from llmgw_router.core.keys import RANDOM_BYTES, digest_of, key_of
 from llmgw_router.settings import RouterSettings, check, with_flag_endpoints
 from llmgw_router.settings_keys import DIGEST_PREFIX, file_warning
@@ -36,7 +35,24 @@ _metrics_listen = click.option(
 )
 
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+class _Cli(click.Group):
+    """Commands whose module is loaded when they are called, or listed."""
+
+    _elsewhere: Final = {"drill": "drill_command", "drill-engine": "drill_engine_command"}
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return sorted([*super().list_commands(ctx), *self._elsewhere])
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in self._elsewhere:
+            return super().get_command(ctx, cmd_name)
+        from llmgw_router import commands_drill
+
+        found: click.Command = getattr(commands_drill, self._elsewhere[cmd_name])
+        return found
+
+
+@click.group(cls=_Cli, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(package_name="llmgw-router")
 def cli() -> None:
     """OpenAI-compatible API in front of engine replicas."""
@@ -139,10 +155,6 @@ def new() -> None:
     click.echo(f"digest  {DIGEST_PREFIX}{digest}")
     click.echo("next: give the key to its user, and write the digest into the file that --config names:")
     click.echo(f"  keys:\n    - id: key-{digest[:8]}\n      digest: {DIGEST_PREFIX}{digest}")
-
-
-cli.add_command(drill_command)
-cli.add_command(drill_engine_command)
 
 
 def _fail(e: LlmgwError) -> None:

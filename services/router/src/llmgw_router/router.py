@@ -1,7 +1,7 @@
 """One router's parts and its life: what feeds the workers, what they tell, and how it leaves.
 
-Clients of gRPC, Redis and Postgres are imported where they are used: a router without a controller and a
-database starts a second sooner, and some 25 MB smaller.
+Clients of gRPC, Redis, Postgres and HTTP are imported where they are used: a router without a controller and
+a database starts a second sooner, and some 25 MB smaller; and no relay worker waits until all that is loaded.
 """
 
 import asyncio
@@ -9,9 +9,9 @@ import importlib.metadata
 import logging
 import socket
 from collections import deque
-from collections.abc import Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from llmgw_kit.addresses import HostPort
 from llmgw_kit.clock import Clock
@@ -21,10 +21,7 @@ from llmgw_router.activations import Activations
 from llmgw_router.activity import ActivityLoop
 from llmgw_router.adapters import keys_file
 from llmgw_router.adapters.access_log import AccessLog
-from llmgw_router.adapters.metrics import RouterMetrics
-from llmgw_router.adapters.probe import HttpProbe
 from llmgw_router.adapters.routes_file import RoutesFile, StateFolder
-from llmgw_router.adapters.tracing import OtlpExporter
 from llmgw_router.adapters.usage_file import FileUsage
 from llmgw_router.adapters.usage_spool import SpoolFolder
 from llmgw_router.board import Board, Source
@@ -43,6 +40,10 @@ from llmgw_router.settings_telemetry import TracingEntry
 from llmgw_router.supervisor.ports import PortTaken
 from llmgw_router.supervisor.workers import PoolConfig, WorkerPool
 from llmgw_router.usage import UsageLoop
+
+if TYPE_CHECKING:
+    from llmgw_router.adapters.probe import HttpProbe
+    from llmgw_router.adapters.tracing import OtlpExporter
 
 log = logging.getLogger(__name__)
 
@@ -65,6 +66,8 @@ class Router:
         #: By an operator, until taken back: not ready, and serving all the same.
         self.set_aside = False
         self._hurried = asyncio.Event()
+        #: Another object after each reload: what its files hold may have changed.
+        self._trusted = settings.upstream_tls()
         self._generations = Generations()
         #: The newest finished exchanges of which there are records.
         self.recent: deque[AccessRecord] = deque(maxlen=KEPT_RECORDS)
@@ -82,8 +85,6 @@ class Router:
             self,
         )
         self.board = Board(self.pool, clock)
-        self.metrics = RouterMetrics(self.pool, self.board, clock.monotonic_s)
-        self.metrics.access_log = self.access_log
         self.follower: LeaderFollower | None = None
         self.activations: Activations | None = None
         self.activity: ActivityLoop | None = None
@@ -165,7 +166,7 @@ class Router:
         from llmgw_router.adapters.keys_postgres import PostgresKeys
 
         store = PostgresKeys(dsn)
-        self.keys = self.metrics.keys = KeysLoop(store, self.pool, self.clock)
+        self.keys = KeysLoop(store, self.pool, self.clock)
 
         async def learn() -> None:
             assert self.keys is not None
@@ -199,7 +200,7 @@ class Router:
             assert settings.usage_file is not None
             sink = FileUsage(settings.usage_file)
         folder = SpoolFolder(self._usage_folder(port), settings.named(port))
-        self.usage = self.metrics.usage = UsageLoop(folder, sink, self.clock)
+        self.usage = UsageLoop(folder, sink, self.clock)
         self._spawn(self.usage.run(), "usage")
 
     def follow(self, identity: Identity, store: RoutesFile) -> None:
@@ -209,7 +210,7 @@ class Router:
         follower = LeaderFollower(
             GrpcControllers(identity), self.settings.controllers, self.board, self.clock
         )
-        self.follower = self.metrics.follower = follower
+        self.follower = follower
         self.activations = Activations(follower, self.pool, self.clock)
         kept = store.load()
         if kept is not None:
@@ -234,7 +235,7 @@ class Router:
             incarnation=identity.incarnation,
             ttl_s=self.settings.activity_ttl_s,
         )
-        self.activity = self.metrics.activity = ActivityLoop(
+        self.activity = ActivityLoop(
             store, self.pool, self.board, self.clock, tick_s=self.settings.activity_tick_s
         )
         self._spawn(self.activity.run(), "activity")
@@ -245,8 +246,9 @@ class Router:
         before, self.settings = self.settings, settings
         logging.getLogger().setLevel(settings.log_level.upper())
         self.access_log.to(settings.access_log_file)
-        if config != before.worker_config():
-            self.pool.reconfigure(config)
+        # Also where nothing in it differs: a file that it names may be another, with the same name.
+        self.pool.reconfigure(config)
+        self._trusted = settings.upstream_tls()
         if settings.endpoints != before.endpoints:
             self.serve_static()
         if settings.keys != before.keys:
@@ -259,15 +261,19 @@ class Router:
         if self.spans is not None:
             self.spans.reconfigure(entry)
         elif entry.traces_url is not None:
-            self.spans = self.metrics.exporter = OtlpExporter(
+            from llmgw_router.adapters.tracing import OtlpExporter
+
+            self.spans = OtlpExporter(
                 entry, instance=socket.gethostname(), version=importlib.metadata.version("llmgw-router")
             )
             self._spawn(self.spans.run(), "spans")
 
-    async def run(self, stop: StopSignal, reloading: Coroutine[Any, Any, None]) -> None:
-        """Until the signal; a part that ends by itself is a fault and is raised."""
+    async def run(
+        self, stop: StopSignal, reloading: Coroutine[Any, Any, None], refresh: Callable[[], None]
+    ) -> None:
+        """Until the signal; a part that ends by itself is a fault and is raised. `refresh` reads metrics."""
         self._spawn(reloading, "reload")
-        self._spawn(self._read_metrics(), "metrics")
+        self._spawn(self._read_metrics(refresh), "metrics")
         self._spawn(self.access_log.run(), "access log")
         self._spawn(self.pool.watch(hang_s=self.settings.worker_hang_s, sleep=self.clock.sleep), "watch")
         self.trace_to(self.settings.tracing)
@@ -327,13 +333,15 @@ class Router:
         if self.spans is not None:
             await self.spans.close()
 
-    def _probe(self) -> HttpProbe:
-        return HttpProbe(lambda: self.settings.upstream_tls())
+    def _probe(self) -> "HttpProbe":
+        from llmgw_router.adapters.probe import HttpProbe
+
+        return HttpProbe(lambda: self._trusted)
 
     def _spawn(self, work: Coroutine[Any, Any, None], name: str) -> None:
         self._tasks.append(asyncio.create_task(work, name=name))
 
-    async def _read_metrics(self) -> None:
+    async def _read_metrics(self, refresh: Callable[[], None]) -> None:
         while True:
-            self.metrics.refresh()
+            refresh()
             await self.clock.sleep(READ_EVERY_S)

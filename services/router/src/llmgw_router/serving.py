@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import importlib
 import importlib.metadata
 import logging
 import secrets
@@ -15,11 +16,7 @@ from llmgw_kit.addresses import HostPort
 from llmgw_kit.clock import SystemClock
 from llmgw_kit.lifecycle import StopSignal
 from llmgw_kit.listeners import bind, bound_address
-from llmgw_kit.telemetry import registry, serve_http
-from llmgw_router.adapters.admin import admin_app, metrics_app
 from llmgw_router.adapters.routes_file import RoutesFile
-from llmgw_router.cold.app import cold_app
-from llmgw_router.operations import Operations
 from llmgw_router.ports import Identity
 from llmgw_router.reload import Outcome, Reloader, Source
 from llmgw_router.router import Router
@@ -40,6 +37,8 @@ async def serve(settings: RouterSettings, source: Source) -> int:
         folder = Path(tempfile.mkdtemp(prefix="llmgw-router-"))
         opened.callback(shutil.rmtree, folder, ignore_errors=True)
         cold_socket = folder / "cold.sock"
+        cold = _unix_listener(cold_socket)
+        opened.callback(cold.close)
         router = Router(settings, clock, cold_socket)
         reloader = Reloader(settings, source, router.adopt, clock)
 
@@ -48,51 +47,51 @@ async def serve(settings: RouterSettings, source: Source) -> int:
             shutil.rmtree(folder, ignore_errors=True)
 
         stop = StopSignal(on_second=vanish, on_hurry=router.hurry)
-        router.metrics.reloader = reloader
         _reload_at_hangup(reloader)
-        figures = registry()
-        figures.register(router.metrics)
         # After everything else: the admin pages read these counters to the end.
         opened.callback(router.pool.close)
-        # In this order, so that the stack ends them in the other: client, cold, then admin last (M10).
-        admin_pages = await serve_http(
-            admin_app(figures, Operations(router, reloader)),
-            admin,
-            head_timeout_s=settings.request_head_s,
-        )
-        opened.push_async_callback(admin_pages.cleanup)
-        cold = await serve_http(
-            cold_app(
-                lambda: router.board.routes if router.board.source else None,
-                router.ready,
-                key=router.pool.key if settings.guarded else None,
-                first_seen=int(clock.unix_s()),
-            ),
-            [_unix_listener(cold_socket)],
-            handler_cancellation=True,
-        )
-        opened.push_async_callback(cold.cleanup)
+        # In this order, so that they end in the other: client, cold, then admin last (M10).
+        pages_end = await opened.enter_async_context(contextlib.AsyncExitStack())
         opened.push_async_callback(router.close)
         if settings.endpoints:
             router.serve_static()
         if settings.keys:
             router.serve_keys(settings.keys)
-        elif settings.database_url is not None:
-            router.follow_keys(settings.database_url.get_secret_value())
         client = await router.start_client()
-        metrics_pages = await serve_http(
-            metrics_app(figures, router.metrics.refresh, router.ready),
-            metrics,
-            head_timeout_s=settings.request_head_s,
-        )
-        opened.push_async_callback(metrics_pages.cleanup)
         _tell_listeners(settings, client, admin, metrics)
-        _begin(router, opened, client.port)
-        await router.run(stop, reloader.watch(clock.sleep))
+        # Clients are served from here on; the rest is loaded beside that, for half a second or more.
+        await asyncio.to_thread(_load, _clients(settings))
+        if settings.database_url is not None:
+            router.follow_keys(settings.database_url.get_secret_value())
+        _begin(router, client.port)
+        await asyncio.to_thread(_load, ["llmgw_router.pages"])
+        from llmgw_router.pages import Sockets, serve_pages
+
+        sockets = Sockets(admin=admin, metrics=metrics, cold=cold)
+        refresh = await serve_pages(router, reloader, sockets, first=opened, last=pages_end)
+        await router.run(stop, reloader.watch(clock.sleep), refresh)
         await router.drain()
         await router.leave()
     log.info("stopped")
     return 0
+
+
+def _clients(settings: RouterSettings) -> list[str]:
+    """Modules without which routes and keys are not known."""
+    names = []
+    if settings.database_url is not None:
+        names.append("llmgw_router.adapters.keys_postgres")
+    if settings.controller:
+        names += ["llmgw_router.adapters.controller", "llmgw_router.adapters.probe"]
+    if settings.redis_url is not None:
+        names.append("llmgw_router.adapters.activity_redis")
+    return names
+
+
+def _load(names: list[str]) -> None:
+    # In a thread: the loop goes on telling workers and hearing them.
+    for name in names:
+        importlib.import_module(name)
 
 
 def _reload_at_hangup(reloader: Reloader) -> None:
@@ -107,7 +106,7 @@ def _reload_at_hangup(reloader: Reloader) -> None:
     asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, hang_up)
 
 
-def _begin(router: Router, opened: contextlib.AsyncExitStack, port: int) -> None:
+def _begin(router: Router, port: int) -> None:
     settings = router.settings
     identity = Identity(
         router_id=settings.named(port),

@@ -29,7 +29,9 @@ def metrics_app(registry: CollectorRegistry, refresh: Callable[[], None], ready:
     return app
 
 
-def admin_app(registry: CollectorRegistry, operations: Operations) -> web.Application:
+def admin_app(
+    registry: CollectorRegistry, refresh: Callable[[], None], operations: Operations
+) -> web.Application:
     """Everything an operator on this machine may see and do."""
     router = operations.router
 
@@ -61,7 +63,7 @@ def admin_app(registry: CollectorRegistry, operations: Operations) -> web.Applic
     app = web.Application(middlewares=[_edge])
     app.add_routes(
         [
-            *_metrics_routes(registry, router.metrics.refresh, router.ready),
+            *_metrics_routes(registry, refresh, router.ready),
             web.get("/", index),
             web.get("/admin/routes", routes),
             web.get("/admin/workers", workers),

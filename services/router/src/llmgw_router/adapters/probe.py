@@ -18,7 +18,8 @@ class HttpProbe:
     wants another credential 401; one that is loading says 503, and is not to be asked yet."""
 
     def __init__(self, tls: Callable[[], UpstreamTls] = UpstreamTls, *, timeout_s: float = TIMEOUT_S) -> None:
-        """`tls` says what is trusted now: a reload may change that."""
+        """`tls` says what is trusted now. A reload makes another object of it, and its files are read again:
+        they may have changed while their names have not."""
         self._timeout = aiohttp.ClientTimeout(total=timeout_s)
         self._tls = tls
         self._trusted = tls()
@@ -27,9 +28,9 @@ class HttpProbe:
     async def alive(self, endpoints: Sequence[EndpointRow]) -> frozenset[str]:
         """Ids of those that answer now."""
         gate = asyncio.Semaphore(_AT_ONCE)
-        if self._tls() != self._trusted:
-            self._trusted = self._tls()
-            self._contexts = Contexts(self._trusted)
+        trusted = self._tls()
+        if trusted is not self._trusted:
+            self._trusted, self._contexts = trusted, Contexts(trusted)
         # Neither cookies nor pooled connections outlive one round: the next may come minutes later.
         async with aiohttp.ClientSession(
             timeout=self._timeout, cookie_jar=aiohttp.DummyCookieJar(), trust_env=False
