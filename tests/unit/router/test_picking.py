@@ -1,7 +1,8 @@
 """Picking an endpoint: load, weight, tiers, draws above eight, who is left when nobody is usable."""
 
-import time
 from collections import Counter
+from collections.abc import Iterator
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -26,6 +27,8 @@ from .spots import Spot
 RULES = Choosing()
 CHANCES = [n / 97 for n in range(97)]
 NOW = 10.0
+#: In vain at most, to find one by chance.
+DRAWS = 12
 
 
 def spot(name: str, load: int = 0, *, until: float = 0.0, rest: float = 0.0, **more: int) -> Spot:
@@ -115,19 +118,31 @@ def test_many_are_compared_two_at_a_time() -> None:
     assert sum(counts[one.name] for one in spots[:half]) > 7_000
 
 
-def test_the_cost_of_a_pick_does_not_grow_with_the_table() -> None:
-    def cost_s(many: int) -> float:
-        field = Field([spot(str(n), load=n % 5) for n in range(many)])
-        match = Match([1], place=7, policy=PREFIX)
-        best = 1.0
-        for _ in range(5):
-            began = time.perf_counter()
-            for n in range(300):
-                pick(field, RULES, now=0.0, chance=n / 300, match=match)
-            best = min(best, (time.perf_counter() - began) / 300)
-        return best
+class Tier(tuple[Spot, ...]):
+    """Counts how many of it are looked at."""
 
-    assert cost_s(10_000) < 3 * cost_s(16)
+    looks: list[int]
+
+    def __getitem__(self, index: Any) -> Any:
+        self.looks.append(1)
+        return super().__getitem__(index)
+
+    def __iter__(self) -> Iterator[Spot]:
+        self.looks.append(len(self))
+        return super().__iter__()
+
+
+@pytest.mark.parametrize("match", [None, Match([1], place=7, policy=PREFIX)], ids=["plain", "with a prompt"])
+def test_no_pick_looks_at_more_than_a_few_however_many_there_are(match: Match | None) -> None:
+    """What it costs is in tests/bench/relay_steps.py, and is the same for 16 and for 10,000."""
+    field = Field([spot(str(n), load=n % 5) for n in range(10_000)])
+    tier = Tier(field.tiers[0])
+    tier.looks = []
+    field.tiers = (tier,)
+    for chance in CHANCES:
+        assert pick(field, RULES, now=0.0, chance=chance, match=match).endpoint is not None
+        assert 2 <= sum(tier.looks) <= 2 * DRAWS
+        tier.looks.clear()
 
 
 loads = st.lists(
