@@ -39,7 +39,7 @@ def test_the_nodes_of_one_machine_never_lease_the_same_port() -> None:
 
 def test_everything_listens_on_loopback() -> None:
     made = [
-        config.router(LAYOUT, redis_url="redis://127.0.0.1:1/0"),
+        config.router(LAYOUT, dsn="postgresql://127.0.0.1/x", redis_url="redis://127.0.0.1:1/0"),
         config.mirror(LAYOUT, dsn="postgresql://127.0.0.1/x", models=[]),
         config.agent(LAYOUT, lab_nodes()[0]),
         config.controller(LAYOUT, "controller-1", dsn="d", redis_url="r", models=[]),

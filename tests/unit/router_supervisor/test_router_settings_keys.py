@@ -69,6 +69,8 @@ def test_all_of_a_key(tmp_path: Path) -> None:
         (f"keys: [{{id: x, key: '{KEY}'}}, {{id: x, key: '{KEY}2'}}]\n", "two keys have the id x"),
         (f"keys: [{{key: '{KEY}', expires: 2027-01-31T00:00:00}}]\n", "zone"),
         (f"keys: ['{KEY}']\ndatabase_url: postgresql://h/d\n", "exclude each other"),
+        (f"keys: ['{KEY}']\nrequire_keys: false\n", "guard nothing"),
+        ("database_url: postgresql://h/d\nrequire_keys: false\nlisten: 0.0.0.0:1\n", "no API key guards it"),
         ("database_url: mysql://h/d\n", "postgresql://"),
     ],
 )
@@ -113,3 +115,13 @@ def test_key_new_prints_a_key_with_its_digest(tmp_path: Path) -> None:
     yaml = "\n".join(line[2:] for line in result.output.splitlines()[3:]) + "\n"
     (entry,) = made(tmp_path, yaml).keys
     assert entry.row().digest == digest_of(words["key"].encode())
+
+
+def test_a_database_may_be_for_usage_only_and_then_nobody_is_let_in_from_afar(tmp_path: Path) -> None:
+    guarded = made(tmp_path, "database_url: postgresql://h/d\n")
+    assert (guarded.guarded, guarded.worker_config().keys_required) == (True, True)
+    assert not guarded.client_address.loopback
+    usage_only = made(tmp_path, "database_url: postgresql://h/d\nrequire_keys: false\n")
+    assert (usage_only.guarded, usage_only.worker_config().keys_required) == (False, False)
+    assert usage_only.client_address.loopback
+    assert usage_only.records_usage

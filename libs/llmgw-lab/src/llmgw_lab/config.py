@@ -86,13 +86,15 @@ def agent(layout: Layout, node: Node) -> Configuration:
     return Configuration(node.node_id, settings)
 
 
-def router(layout: Layout, *, redis_url: str) -> Configuration:
-    """The router."""
+def router(layout: Layout, *, dsn: str, redis_url: str) -> Configuration:
+    """The router. It records usage; it asks for no key, since it stays on loopback."""
     settings = {
         "listen": layout.address("router"),
         "admin_listen": layout.address("router-admin"),
         "controller": layout.controllers,
         "redis_url": redis_url,
+        "database_url": dsn,
+        "require_keys": False,
         "router_id": "router-1",
         "state_dir": str(layout.data("router")),
         "workers": 1,

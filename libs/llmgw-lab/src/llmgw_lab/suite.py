@@ -104,7 +104,7 @@ class Suite:
     def _configuration(self, part: str) -> config.Configuration:
         dsn, redis_url = self.postgres.dsn(), self.redis.url
         if part == "router":
-            return config.router(self.layout, redis_url=redis_url)
+            return config.router(self.layout, dsn=dsn, redis_url=redis_url)
         if part == "mirror":
             return config.mirror(self.layout, dsn=dsn, models=self.models)
         if part in CONTROLLERS:

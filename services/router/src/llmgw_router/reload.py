@@ -34,6 +34,7 @@ AT_START = frozenset(
         "activity_tick_s",
         "activity_ttl_s",
         "database_url",
+        "require_keys",
         "usage_file",
         "worker_hang_s",
         "log_style",

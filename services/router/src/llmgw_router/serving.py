@@ -61,7 +61,7 @@ async def serve(settings: RouterSettings, source: Source) -> int:
         _tell_listeners(settings, client, admin, metrics)
         # Clients are served from here on; the rest is loaded beside that, for half a second or more.
         await asyncio.to_thread(_load, _clients(settings))
-        if settings.database_url is not None:
+        if settings.guarded and settings.database_url is not None:
             router.follow_keys(settings.database_url.get_secret_value())
         _begin(router, client.port)
         await asyncio.to_thread(_load, ["llmgw_router.pages"])

@@ -34,7 +34,7 @@ from llmgw_router.core.endpoints import (
 from llmgw_router.settings_admission import AdmissionEntry
 from llmgw_router.settings_choosing import ChoosingEntry
 from llmgw_router.settings_edges import check_origins, check_tls
-from llmgw_router.settings_keys import KeyEntry, doubled
+from llmgw_router.settings_keys import KeyEntry, check_stores
 from llmgw_router.settings_profiles import PLAIN, Name, ProfileEntry, check_names, resolved
 from llmgw_router.settings_telemetry import TracingEntry
 from llmgw_router.settings_usage import Usage
@@ -213,6 +213,9 @@ class RouterSettings(ServiceSettings):
     database_url: Annotated[SecretStr, AfterValidator(_postgres_url)] | None = Field(
         None, description="Postgres with API keys and usage; every request then needs a key"
     )
+    require_keys: bool = Field(
+        True, description="false: database_url is for usage only, and nobody is asked for a key"
+    )
     keys: Annotated[tuple[KeyEntry, ...], BeforeValidator(_listed)] = Field(
         (), description="API keys without a database: digests, or keys; with any, every request needs one"
     )
@@ -250,7 +253,7 @@ class RouterSettings(ServiceSettings):
     @property
     def guarded(self) -> bool:
         """Whether every request needs a key."""
-        return bool(self.keys) or self.database_url is not None
+        return self.require_keys and (bool(self.keys) or self.database_url is not None)
 
     @property
     def admin_address(self) -> HostPort:
@@ -361,18 +364,12 @@ def check(settings: RouterSettings) -> None:
         raise StartupError(e.text, next_steps=e.next_steps) from None
     check_tls(settings.upstream_tls(), [str(entry.ca) for entry in settings.endpoints if entry.ca])
     check_origins(settings.cors_origins)
-    if settings.keys and settings.database_url is not None:
-        raise StartupError(
-            "keys and database_url exclude each other: two places would say who may ask",
-            next_steps=["keep `keys:` in the file, or create them with llmgwctl key create"],
-        )
-    if settings.usage_file is not None and settings.database_url is not None:
-        raise StartupError(
-            "usage_file and database_url exclude each other: usage would be in one place or the other",
-            next_steps=["keep one; the database holds all that the file would"],
-        )
-    if (wrong := doubled(settings.keys)) is not None:
-        raise StartupError(wrong, next_steps=["give each key an id of its own in `keys:`"])
+    check_stores(
+        settings.keys,
+        database=settings.database_url is not None,
+        usage_file=settings.usage_file is not None,
+        required=settings.require_keys,
+    )
     client = settings.client_address
     if not client.loopback and not settings.insecure and not settings.guarded:
         raise StartupError(

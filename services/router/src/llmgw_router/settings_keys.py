@@ -8,6 +8,7 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, SecretStr, field_validator, model_validator
 
+from llmgw_kit.errors import StartupError
 from llmgw_router.core.keys import DIGEST_BYTES, SHORTEST_KEY, KeyRow, digest_of
 
 DIGEST_PREFIX = "sha256:"
@@ -119,7 +120,28 @@ def file_warning(keys: tuple[KeyEntry, ...], config: Path | None) -> str | None:
     )
 
 
-def doubled(keys: tuple[KeyEntry, ...]) -> str | None:
+def check_stores(keys: tuple[KeyEntry, ...], *, database: bool, usage_file: bool, required: bool) -> None:
+    """One place for keys and one for usage. Raises StartupError."""
+    if keys and database:
+        raise StartupError(
+            "keys and database_url exclude each other: two places would say who may ask",
+            next_steps=["keep `keys:` in the file, or create them with llmgwctl key create"],
+        )
+    if usage_file and database:
+        raise StartupError(
+            "usage_file and database_url exclude each other: usage would be in one place or the other",
+            next_steps=["keep one; the database holds all that the file would"],
+        )
+    if keys and not required:
+        raise StartupError(
+            "require_keys is false beside `keys:`, which would then guard nothing",
+            next_steps=["drop require_keys, or the keys"],
+        )
+    if (wrong := _doubled(keys)) is not None:
+        raise StartupError(wrong, next_steps=["give each key an id of its own in `keys:`"])
+
+
+def _doubled(keys: tuple[KeyEntry, ...]) -> str | None:
     """An id that two of them have, or a key that stands there twice."""
     ids: set[str] = set()
     digests: dict[bytes, str] = {}

@@ -11,6 +11,7 @@ scope, costs a computed prefix and nothing else.
 
 from bisect import bisect_right
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from typing import Final
 from zlib import crc32
 
@@ -53,6 +54,7 @@ class Match:
         self.fresh: tuple[int, tuple[str, ...]] = (0, ())
 
 
+@lru_cache(maxsize=4096)
 def scope_of(pools: tuple[str, ...] | None, model: str, tenant: str | None) -> int:
     """A number for (pool, model, tenant): the same in every worker and router."""
     names = "\x1f".join(("\x1e".join(pools or ()), model, tenant or ""))
