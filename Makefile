@@ -51,7 +51,10 @@ else
 	  -k $(if $(SEED),one_seed,$(if $(LOOPS),one_loop,short))
 endif
 
-soak: $(STAMP) ## The whole simulation: 2,000 seeds of the core and 30 of the real loops, an hour each; takes hours
+soak-router: $(STAMP) ## A router under churn, counted for leaks every 15 s: MINUTES=30, SEED=N for one that was seen
+	@.venv/bin/python -m tests.soak.router --minutes $(or $(MINUTES),30) $(if $(SEED),--seed $(SEED))
+
+soak: soak-router ## Half an hour of the router; then 2,000 seeds of the core and 30 of the loops, an hour each: takes hours
 	@PYTHONHASHSEED=0 .venv/bin/python -m tests.simulation.run --seeds 2000 --quiet
 	@PYTHONHASHSEED=0 .venv/bin/python -m tests.simulation.run --loops --seeds 30
 
@@ -87,7 +90,7 @@ type: $(STAMP) ## Check types
 imports: $(STAMP) ## Check that packages import only what they may
 	@.venv/bin/lint-imports
 
-.PHONY: client-node fuzz help setup lock proto proto-check fmt lint type imports lab lab-clean test test-integration sim soak bench bench-router bench-fleet
+.PHONY: client-node fuzz help setup lock proto proto-check fmt lint type imports lab lab-clean test test-integration sim soak soak-router bench bench-router bench-fleet
 
 # The binary inside the package: the script that the package puts into bin/ drops the exit status.
 COMPOSE := .venv/lib/python3*/site-packages/compose/docker-compose -f deploy/compose.yaml
