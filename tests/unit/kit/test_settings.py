@@ -55,6 +55,37 @@ def test_a_bad_file_is_told_with_its_name(file, text, said):
     assert str(config) in refused.value.text
 
 
+@pytest.mark.parametrize(
+    ("data", "said"),
+    [
+        (b"listen: caf\xe9\n", "is not UTF-8: byte 0xe9 at 11"),
+        (b"drain_s: 2027-02-30\n", "is not YAML: day"),
+        (b"listen: " + b"[" * 5000, "is nested too deeply"),
+        (b"port: !!int ''\n", "is not YAML"),
+        (b"port: !!bool maybe\n", "is not YAML"),
+        (b"port: !!timestamp noon\n", "is not YAML"),
+        (b"port: 0x\n? {a: 1}\n: 2\n", "is not YAML"),
+    ],
+    ids=[
+        "not UTF-8",
+        "no such day",
+        "nested",
+        "an empty number",
+        "no truth",
+        "no time",
+        "a mapping as a key",
+    ],
+)
+def test_whatever_a_file_holds_is_told_with_its_name(tmp_path, data, said):
+    """A typo in a file that is read again while a service runs must be nothing but an error of the file."""
+    config = tmp_path / "config.yaml"
+    config.write_bytes(data)
+    with pytest.raises(StartupError) as refused:
+        load(Settings, config=config, flags={})
+    assert said in refused.value.text
+    assert str(config) in refused.value.text
+
+
 def test_a_missing_file_is_told(tmp_path):
     with pytest.raises(StartupError, match=r"cannot be read: No such file"):
         load(Settings, config=tmp_path / "none.yaml", flags={})

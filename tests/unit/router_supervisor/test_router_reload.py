@@ -178,17 +178,53 @@ async def test_a_file_that_somebody_else_had_read_already_is_not_read_again(tmp_
         watching.cancel()
 
 
-async def test_a_bug_while_applying_is_no_quiet_failure(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "data", [b"drain_s: 5 # caf\xe9\n", b"drain_s: 2027-02-30\n"], ids=["not UTF-8", "no such day"]
+)
+async def test_a_typo_is_refused_and_the_next_good_file_is_taken(tmp_path: Path, data: bytes) -> None:
+    """The watch goes on: what it raised would end the router without a drain."""
+    reloader, applied, clock = made(tmp_path / "f.yaml", GOOD)
+    watching = asyncio.create_task(reloader.watch(clock.sleep))
+    try:
+        await clock.until_asleep()
+        (tmp_path / "f.yaml").write_bytes(data)
+        await clock.advance(2 * LOOK_S)
+        await clock.until_asleep()
+        assert (reloader.failed, applied.settings) == (1, [])
+        (tmp_path / "f.yaml").write_text(yaml.safe_dump({**GOOD, "drain_s": 42}))
+        await clock.advance(2 * LOOK_S)
+        await asyncio.wait_for(applied.some.wait(), 10)
+        assert [one.drain_s for one in applied.settings] == [42]
+    finally:
+        watching.cancel()
+
+
+@pytest.mark.parametrize("where", ["read", "apply"])
+async def test_a_bug_is_refused_with_its_traceback_and_the_router_goes_on(
+    where: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    broken = True
+
+    def bug(at: str) -> None:
+        if broken and at == where:
+            raise AssertionError("a bug")
+
     def read() -> RouterSettings:
+        bug("read")
         return load(RouterSettings, config=None, flags={"drain_s": 3.0})
 
     def apply(_: RouterSettings) -> None:
-        raise AssertionError("a bug")
+        bug("apply")
 
     reloader = Reloader(load(RouterSettings, config=None, flags={}), Source(read), apply, FakeClock())
-    with pytest.raises(AssertionError):
-        await reloader.reload("a test")
-    assert reloader.current.drain_s == 30.0
+    outcome = await reloader.reload("a test")
+    assert not outcome.fine
+    assert "AssertionError: a bug" in "\n".join(outcome.why)
+    assert (reloader.current.drain_s, reloader.failed) == (30.0, 1)
+    assert "Traceback" in caplog.text
+    broken = False
+    assert (await reloader.reload("a test")).fine
+    assert reloader.current.drain_s == 3.0
 
 
 async def test_two_at_once_are_one_after_the_other(tmp_path: Path) -> None:

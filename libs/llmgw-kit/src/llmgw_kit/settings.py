@@ -62,6 +62,8 @@ class _SecretFileSource(PydanticBaseSettingsSource):
             return Path(path).read_text(encoding="utf-8").strip(), field_name, False
         except OSError as e:
             raise StartupError(f"environment {variable}={path} cannot be read: {e.strerror}") from None
+        except UnicodeDecodeError:
+            raise StartupError(f"environment {variable}={path}: the file is not UTF-8") from None
 
     def __call__(self) -> dict[str, Any]:
         found = (
@@ -72,6 +74,9 @@ class _SecretFileSource(PydanticBaseSettingsSource):
 
 
 S = TypeVar("S", bound=ServiceSettings)
+
+#: What PyYAML's constructors raise for a value that does not fit its type, such as the 30th of February.
+_PARSER_TRIPS = (ValueError, LookupError, AttributeError, TypeError, ArithmeticError)
 
 
 def load(
@@ -107,10 +112,17 @@ def read_yaml(path: Path, *, known: Mapping[str, object]) -> dict[str, Any]:
         text = path.read_text(encoding="utf-8")
     except OSError as e:
         raise StartupError(f"configuration file {path} cannot be read: {e.strerror}") from None
+    except UnicodeDecodeError as e:
+        where = f"byte {e.object[e.start]:#04x} at {e.start}"
+        raise StartupError(
+            f"configuration file {path} is not UTF-8: {where}", next_steps=["save it as UTF-8"]
+        ) from None
     try:
         values = yaml.safe_load(text)
-    except yaml.YAMLError as e:
-        raise StartupError(f"configuration file {path} is not YAML: {e}") from None
+    except RecursionError:
+        raise StartupError(f"configuration file {path} is nested too deeply to be read") from None
+    except (yaml.YAMLError, *_PARSER_TRIPS) as e:
+        raise StartupError(f"configuration file {path} is not YAML: {e or type(e).__name__}") from None
     if values is None:
         return {}
     if not isinstance(values, dict):

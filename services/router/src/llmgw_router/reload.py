@@ -142,6 +142,8 @@ class Reloader:
                 settings = await asyncio.to_thread(self.source.read)
             except LlmgwError as e:
                 return self._told(self._refused(asked_by, tuple(e.lines())))
+            except Exception as e:
+                return self._bug(asked_by, e)
             stuck = needs_restart(self.current, settings)
             if stuck:
                 which = ", ".join(stuck)
@@ -149,13 +151,24 @@ class Reloader:
                 step = "restart the router, or take these back"
                 return self._told(self._refused(asked_by, (*lines, step), stuck))
             fields = changed(self.current, settings)
-            self._apply(settings)
+            try:
+                self._apply(settings)
+            except LlmgwError as e:
+                return self._told(self._refused(asked_by, tuple(e.lines())))
+            except Exception as e:
+                return self._bug(asked_by, e)
             self.current = settings
             self.loaded_at_unix_s = self._clock.unix_s()
             self.succeeded += 1
             return self._told(
                 Outcome(at_unix_s=self._clock.unix_s(), asked_by=asked_by, fine=True, fields=fields)
             )
+
+    def _bug(self, asked_by: str, error: Exception) -> Outcome:
+        # The rim: a router that serves must not end because of what stands in a file.
+        log.exception("settings not reloaded (%s) for a bug of this router", asked_by)
+        why = f"a bug of this router: {type(error).__name__}: {error}"
+        return self._told(self._refused(asked_by, (why, "its log has the traceback; take the change back")))
 
     def _refused(self, asked_by: str, why: tuple[str, ...], fields: tuple[str, ...] = ()) -> Outcome:
         self.failed += 1
