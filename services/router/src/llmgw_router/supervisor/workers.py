@@ -1,9 +1,6 @@
-"""The pool of relay workers: started, fed with tables, listened to, replaced when they die.
+"""The pool of relay workers: fed with tables, listened to, and asked. Their lives are in lives.py.
 
-A worker that dies takes nothing along but the connections it held: its listening socket stays
-open here, so that what queues there meanwhile is served by its successor; its row in the slots
-is settled; its counters go on. One that dies again and again loses the socket until the next
-try, because the others should get those connections then.
+Of a worker that dies its row in the slots is settled here, and its counters go on.
 """
 
 import asyncio
@@ -20,12 +17,11 @@ from llmgw_router.supervisor.asking import Asking, RunningNow
 from llmgw_router.supervisor.choices import Choices
 from llmgw_router.supervisor.gate_book import GateBook
 from llmgw_router.supervisor.key_book import KeyBook
-from llmgw_router.supervisor.leaving import Leaving
-from llmgw_router.supervisor.link import WorkerProcess
+from llmgw_router.supervisor.lives import Lives
 from llmgw_router.supervisor.model_counts import ModelCounts
 from llmgw_router.supervisor.outside import PoolConfig as PoolConfig
 from llmgw_router.supervisor.outside import WorkerEvents as WorkerEvents
-from llmgw_router.supervisor.ports import Address, Reservation, address_of, listen_beside, reserve
+from llmgw_router.supervisor.ports import Address
 from llmgw_router.supervisor.pushes import Pushes
 from llmgw_router.supervisor.seat import Seat
 from llmgw_router.supervisor.seat import WorkerView as WorkerView
@@ -34,13 +30,6 @@ from llmgw_router.supervisor.tally import Tally
 from llmgw_router.supervisor.watching import watch
 
 logger = logging.getLogger(__name__)
-
-#: A life this long forgives the deaths before it.
-_SETTLED_S = 30.0
-_BACKOFF_FIRST_S = 0.1
-_BACKOFF_MOST_S = 5.0
-#: From here on a dead worker's socket is closed until it is back.
-_DEATHS_KEEPING_SOCKET = 1
 
 
 class WorkerPool:
@@ -53,11 +42,18 @@ class WorkerPool:
             raise ValueError(f"a router needs at least one relay worker, not {config.workers}")
         self._config = config
         self._events = events
-        self._monotonic = monotonic
         self._slots = Slots.create(workers=config.workers, capacity=config.slot_capacity)
         self._book = SlotBook(self._slots)
         self._seats = [Seat(worker) for worker in range(config.workers)]
-        self._reserved: Reservation | None = None
+        self._lives = Lives(
+            self._seats,
+            slots_fd=self._slots.fd,
+            backlog=config.backlog,
+            monotonic=monotonic,
+            welcome=self._welcome,
+            heard=self._heard,
+            gone=self._gone,
+        )
         #: What every worker is told, and every successor of one.
         self._worker_config = config.config
         self._pushes = Pushes(self._book)
@@ -72,13 +68,11 @@ class WorkerPool:
         #: Finished requests by model, of all workers and their predecessors.
         self.models = ModelCounts()
         self._asking = Asking()
-        self._leaving = Leaving()
-        self._stopping = False
 
     @property
     def addresses(self) -> list[Address]:
         """Where clients connect; the real ports when 0 was asked for. Empty before start."""
-        return [address_of(sock) for sock in self._reserved.sockets] if self._reserved else []
+        return self._lives.addresses
 
     @property
     def workers(self) -> list[WorkerView]:
@@ -89,12 +83,11 @@ class WorkerPool:
 
         Raises PortTaken, or TimeoutError when a worker does not come up; nothing is left running then.
         """
-        self._reserved = reserve(self._config.host, self._config.port)
+        self._lives.reserve(self._config.host, self._config.port)
         try:
             if self._config.usage_folder is not None:
                 self._usage_folder = str(self._config.usage_folder(self.addresses[0].port))
-            for seat in self._seats:
-                await self._spawn(seat)
+            await self._lives.begin()
             async with asyncio.timeout(self._config.start_timeout_s):
                 for seat in self._seats:
                     await seat.serving.wait()
@@ -193,22 +186,11 @@ class WorkerPool:
 
     async def drain(self, deadline_s: float, *, grace_s: float = 1.0) -> None:
         """Accept nothing new, let what runs finish for `deadline_s`, and return when all workers are gone."""
-        self._stopping = True
-        # Our copies first: a socket that still listens here would go on filling a queue nobody serves.
-        for seat in self._seats:
-            self._close_listeners(seat)
-            if seat.respawn is not None:
-                seat.respawn.cancel()
-            if seat.process is not None:
-                seat.process.send(ipc.Drain(deadline_s=deadline_s, grace_s=grace_s))
-        await self._await_exits(deadline_s + 2.0)
-        self._release()
+        await self._lives.end(ipc.Drain(deadline_s=deadline_s, grace_s=grace_s), within_s=deadline_s + 2.0)
 
     def hasten(self, deadline_s: float) -> None:
         """Bring the end of a drain nearer: what still runs is cut after `deadline_s`. Begins none."""
-        if self._stopping:
-            self._to_all([ipc.Drain(deadline_s=deadline_s, grace_s=0.0)])
-            self._leaving.within(deadline_s + 2.0)
+        self._lives.hasten(ipc.Drain(deadline_s=deadline_s, grace_s=0.0), within_s=deadline_s + 2.0)
 
     async def running(self, *, timeout_s: float = 2.0) -> RunningNow:
         """What runs in every worker now, as far as they answer in time."""
@@ -223,31 +205,11 @@ class WorkerPool:
 
     async def stop(self) -> None:
         """End all workers at once, running requests included."""
-        self._stopping = True
-        for seat in self._seats:
-            self._close_listeners(seat)
-            if seat.respawn is not None:
-                seat.respawn.cancel()
-            if seat.process is not None:
-                seat.process.send(ipc.Stop())
-        await self._await_exits(2.0)
-        self._release()
+        await self._lives.end(ipc.Stop(), within_s=2.0)
 
     def kill(self) -> None:
         """SIGKILL all workers, waiting for nothing: for a supervisor that is told twice to go."""
-        self._stopping = True
-        for seat in self._seats:
-            if seat.process is not None:
-                seat.process.kill()
-
-    async def _await_exits(self, timeout_s: float) -> None:
-        processes = [seat.process for seat in self._seats if seat.process is not None]
-        await self._leaving.wait(processes, timeout_s)
-
-    def _release(self) -> None:
-        if self._reserved is not None:
-            self._reserved.close()
-            self._reserved = None
+        self._lives.kill()
 
     def close(self) -> None:
         """Give the shared memory back, after drain or stop; activity and totals end here."""
@@ -255,85 +217,30 @@ class WorkerPool:
 
     # --- one worker's life
 
-    async def _spawn(self, seat: Seat) -> None:
-        if not seat.listeners:
-            assert self._reserved is not None
-            backlog = self._config.backlog
-            seat.listeners = [listen_beside(sock, backlog=backlog) for sock in self._reserved.sockets]
-        seat.serving.clear()
-        seat.spawned_at = self._monotonic()
-        seat.process = await WorkerProcess.spawn(
-            slots_fd=self._slots.fd,
-            listeners=seat.listeners,
-            on_message=lambda message: self._heard(seat, message),
-            on_exit=lambda returncode: self._exited(seat, returncode),
-        )
+    def _welcome(self, seat: Seat) -> Iterator[ipc.Down]:
         self._tally.spawned(seat.worker)
-        seat.process.send(
-            ipc.Configure(
-                worker=seat.worker,
-                workers=self._config.workers,
-                slot_capacity=self._config.slot_capacity,
-                cold_socket=self._config.cold_socket,
-                config=self._worker_config,
-                usage_folder=self._usage_folder,
-            )
+        yield ipc.Configure(
+            worker=seat.worker,
+            workers=self._config.workers,
+            slot_capacity=self._config.slot_capacity,
+            cold_socket=self._config.cold_socket,
+            config=self._worker_config,
+            usage_folder=self._usage_folder,
         )
-        for part in self._keys.whole():
-            seat.process.send(part)
+        yield from self._keys.whole()
         if self._gates.numbers:
-            seat.process.send(ipc.Gates(numbers=dict(self._gates.numbers)))
-        for phase in self._phases.values():
-            seat.process.send(phase)
+            yield ipc.Gates(numbers=dict(self._gates.numbers))
+        yield from self._phases.values()
         # Before it listens, so that its first request already meets a table.
-        seat.process.send(self._pushes.whole())
+        yield self._pushes.whole()
 
-    def _exited(self, seat: Seat, returncode: int) -> None:
-        pid = seat.process.pid if seat.process else None
-        seat.process = None
-        seat.serving.clear()
+    def _gone(self, seat: Seat) -> int:
         lost = self._slots.bury(seat.worker, died_at_ns=time.monotonic_ns())
         with self._wants_change():
             self._tally.gone(seat.worker)
         self.choices.gone(seat.worker)
         self._settle()
-        if self._stopping:
-            return
-        seat.deaths += 1
-        lived_s = self._monotonic() - seat.spawned_at
-        seat.recent_deaths = 1 if lived_s >= _SETTLED_S else seat.recent_deaths + 1
-        delay_s = min(_BACKOFF_MOST_S, _BACKOFF_FIRST_S * 2.0 ** (seat.recent_deaths - 1))
-        if seat.recent_deaths > _DEATHS_KEEPING_SOCKET:
-            self._close_listeners(seat)
-        logger.error(
-            "relay worker %d (pid %s) ended with %d after %.1f s, %d requests lost; next one in %.1f s",
-            seat.worker,
-            pid,
-            returncode,
-            lived_s,
-            lost,
-            delay_s,
-        )
-        seat.respawn = asyncio.get_running_loop().create_task(self._respawn(seat, delay_s))
-
-    async def _respawn(self, seat: Seat, delay_s: float) -> None:
-        while True:
-            await asyncio.sleep(delay_s)
-            try:
-                await self._spawn(seat)
-            except OSError as error:
-                # Out of descriptors or processes: as likely to pass as a crash is.
-                delay_s = _BACKOFF_MOST_S
-                logger.error(
-                    "relay worker %d cannot be started: %s; next try in %.1f s", seat.worker, error, delay_s
-                )
-            else:
-                return
-
-    def _close_listeners(self, seat: Seat) -> None:
-        for sock in seat.listeners:
-            sock.close()
-        seat.listeners = []
+        return lost
 
     # --- what workers say
 
