@@ -1,6 +1,7 @@
 """The lab as a person runs it: it answers and ends, or is ended; nothing of it is ever left."""
 
 import os
+import re
 import signal
 import subprocess
 import time
@@ -38,6 +39,13 @@ class Lab:
     @property
     def text(self) -> str:
         return self.out.read_text()
+
+    def ctl(self, *words: str) -> str:
+        """What llmgwctl says, with the addresses that the lab has told."""
+        told = re.search(r"llmgwctl --controller (\S+) status", self.text)
+        assert told is not None, self.text
+        argv = [command("llmgwctl"), "--controller", told[1], *words]
+        return subprocess.run(argv, capture_output=True, text=True, timeout=60, check=False).stdout
 
     def look(self) -> None:
         """Note every process that is below us now."""
@@ -117,6 +125,8 @@ def test_once_answers_shows_status_and_leaves_nothing(start: Callable[..., Lab])
 def test_a_killed_service_comes_back_and_ctrl_c_is_the_normal_end(start: Callable[..., Lab]) -> None:
     lab = start()
     lab.until_up()
+    # The router has a database there, and asks for no key.
+    lab.until(lambda: "tiny" in lab.ctl("usage", "--by", "model"), 30)
     (engine,) = lab.named("llamacpp_main")
     for agent in lab.named("llmgw-agent"):
         agent.kill()

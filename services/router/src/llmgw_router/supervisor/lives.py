@@ -26,8 +26,8 @@ _DEATHS_KEEPING_SOCKET = 1
 
 
 class Lives:
-    """`welcome` gives what a new worker is told, in this order; `heard` gets what it says; `gone` is told that
-    it has ended, and returns how many requests went with it."""
+    """`welcome` gives what a new worker is told, in this order; `heard` gets what it says; `gone` is told of
+    its end, and returns how many requests went with it."""
 
     def __init__(
         self,
