@@ -219,6 +219,28 @@ async def test_a_removed_endpoint_finishes_and_its_slot_is_used_again(tmp_path: 
         assert (activity.picks, activity.last_touch_ns) == (0, None)
 
 
+async def test_an_endpoint_that_comes_back_still_counts_what_runs_there(tmp_path: Path) -> None:
+    """Away, back, away: its column is nobody else's while a stream of before is running."""
+    gate = asyncio.Event()
+
+    async def gated(connection: Connection) -> None:
+        await connection.request()
+        await gate.wait()
+        await connection.send(json_answer())
+
+    async with Upstream(gated) as up, router(tmp_path, up.port) as r, await r.client() as c:
+        c.post(BODY)
+        await r.until(lambda: up.seen)
+        for rows in ([], [endpoint(0, up.port)], []):
+            await r.push(rows)
+            assert [(row.endpoint_id, a.in_flight) for row, a in r.pool.activity()] == [("e0@1", 1)]
+        assert r.heard.drained_ids == []
+        gate.set()
+        assert (await c.answer()).status == 200
+        await r.push([endpoint(1, up.port)])
+        await r.until(lambda: [(row.endpoint_id, a.picks) for row, a in r.pool.activity()] == [("e1@1", 0)])
+
+
 async def test_drain_finishes_what_runs(tmp_path: Path) -> None:
     gate = asyncio.Event()
 

@@ -79,9 +79,8 @@ class EngineEndpoint(Standing):
         self._failed = slots.column_of(worker, FAILED)
         self._broken = slots.column_of(worker, BROKEN)
         self._others = [slots.column_of(w, IN_FLIGHT) for w in range(slots.workers) if w != worker]
-        # A predecessor in this row may have died in the middle of something; the supervisor has
-        # settled what it left, and from now on the cell says what this process runs.
-        self._in_flight_cells[self.slot] = 0
+        # The cell is at zero: the supervisor has settled what a predecessor in this row left (Slots.bury)
+        # and cleared a column that was another's, and of this one nothing runs here (LiveRoutes._gone).
         self.update(row)
 
     def update(self, row: EndpointRow) -> None:

@@ -34,6 +34,9 @@ class LiveRoutes:
         #: Model names and aliases alike.
         self.targets: dict[str, LiveTarget] = {}
         self._endpoints: dict[str, EngineEndpoint] = {}
+        #: Gone from the table with requests that still run there. One that comes back meanwhile is the
+        #: same one: a second object would count from zero over what the first still writes.
+        self._gone: dict[str, EngineEndpoint] = {}
         self._seq = 0
 
     @property
@@ -79,6 +82,8 @@ class LiveRoutes:
             if gone is not None:
                 gone.leaving = True
                 leaving.append(gone)
+                if gone.in_flight:
+                    self._gone[endpoint_id] = gone
         self._retarget(names)
         hub.counters[_APPLIED] += 1
         hub.tell(ipc.Applied(seq=push.seq, term=push.term, version=push.version))
@@ -105,7 +110,12 @@ class LiveRoutes:
     def _upsert(self, row: EndpointRow) -> EngineEndpoint:
         endpoint = self._endpoints.get(row.endpoint_id)
         if endpoint is None:
-            endpoint = EngineEndpoint(row, self._slots, self._hub.worker, self._hub.warden, self._drained)
+            endpoint = self._gone.pop(row.endpoint_id, None)
+            if endpoint is None:
+                endpoint = EngineEndpoint(row, self._slots, self._hub.worker, self._hub.warden, self._drained)
+            else:
+                endpoint.update(row)
+                self._hub.warden.returned(endpoint)
             self._endpoints[row.endpoint_id] = endpoint
         elif endpoint.row != row:
             before = endpoint.row
@@ -115,6 +125,7 @@ class LiveRoutes:
         return endpoint
 
     def _drained(self, endpoint: EngineEndpoint) -> None:
+        self._gone.pop(endpoint.name, None)
         self._hub.tell(ipc.DrainedEndpoints(seq=self._seq, endpoint_ids=(endpoint.name,)))
 
 

@@ -84,6 +84,11 @@ class Warden:
         endpoint.passed(self._hub.now, self.rules)
         self._back(endpoint)
 
+    def returned(self, endpoint: "EngineEndpoint") -> None:
+        """It had left the table, and is in it again with what is known of it."""
+        if endpoint.ejected:
+            self.out.add(endpoint)
+
     def _back(self, endpoint: "EngineEndpoint") -> None:
         hub = self._hub
         self.out.discard(endpoint)
