@@ -14,6 +14,7 @@ from llmgw_router.core.config import INTERACTIVE, RoutingProfile, Telemetry, Wor
 from llmgw_router.core.keys import KeyRow, digest_of
 from llmgw_router.core.usage_lines import UsageRecord
 from tests.integration.router.harness import BODY, CHAT, QUICK, Answer, Router, endpoint, router
+from tests.integration.router.surface import FORM_TYPE, form
 from tests.integration.router.test_cold_models import cold
 from tests.integration.router.upstream import (
     LAST,
@@ -172,6 +173,31 @@ async def test_a_client_that_leaves_after_ten_of_a_hundred_has_used_them_ho17(tm
         assert (row.source, row.complete, row.status) == ("estimated", False, 499)
         assert row.output_tokens == 10
         assert row.prompt_tokens == len(body) // 4
+        await one.until(lambda: one.pool.totals()["tokens_output"] == 10)
+        assert one.pool.totals()["tokens_prompt"] == 0, "a guess is summed nowhere"
+
+
+@pytest.mark.parametrize(
+    ("path", "kind", "body"),
+    [
+        (CHAT, b"application/json", STREAM.replace(b"[]", b"[%b]" % (b" " * 300_000))),
+        (b"/v1/audio/transcriptions", FORM_TYPE, form()),
+    ],
+    ids=["a long body", "a form"],
+)
+async def test_the_prompt_of_what_is_hardly_text_is_unknown_where_nobody_tells(
+    tmp_path: Path, path: bytes, kind: bytes, body: bytes
+) -> None:
+    async with (
+        Upstream(answering(streaming(*EVENTS, DONE))) as engine,
+        metered(tmp_path, engine.port) as (one, spools),
+        await one.client() as client,
+    ):
+        client.send(b"POST %b HTTP/1.1\r\nhost: router\r\ncontent-type: %b\r\n" % (path, kind))
+        client.send(b"content-length: %d\r\n\r\n%b" % (len(body), body))
+        assert (await client.answer()).status == 200
+        (row,) = rows(spools)
+        assert (row.source, row.prompt_tokens, row.output_tokens) == ("counted", None, 5)
 
 
 async def test_a_stream_that_was_told_to_wait_has_used_what_its_engine_says(tmp_path: Path) -> None:

@@ -45,7 +45,7 @@ async def test_every_name_on_the_scrape_is_on_its_page_and_the_other_way_round(
     }
     written = set(re.findall(r"`(llmgw_[a-z_]+)(?:\{[a-z_,]+\})?`", PAGE.read_text()))
     assert scraped - written == set()
-    # Said only by a controller, by Redis, by a database or while tracing is on.
+    # Said only by a controller, by Redis, by a database, where usage is recorded, or while tracing is on.
     elsewhere = {name for name in written if name.startswith("llmgw_fleet_")} | {
         "llmgw_router_routes_term",
         "llmgw_router_routes_version",
@@ -56,6 +56,10 @@ async def test_every_name_on_the_scrape_is_on_its_page_and_the_other_way_round(
         "llmgw_router_spans_total",
         "llmgw_router_api_keys",
         "llmgw_router_api_keys_age_seconds",
+        "llmgw_router_tokens_total",
+        "llmgw_router_model_tokens_total",
+        "llmgw_router_usage_requests_total",
+        "llmgw_router_usage_lines_lost_total",
         "llmgw_router_usage_records_total",
         "llmgw_router_usage_sink_silent_seconds",
     }

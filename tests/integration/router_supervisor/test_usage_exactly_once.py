@@ -198,6 +198,9 @@ async def test_without_a_database_a_file_takes_them_once(cage: Cage, tmp_path: P
         load.url = router.url
         await load.answers(100)
         await load.stop()
+        for name in ('tokens_total{kind="output"}', 'usage_requests_total{source="engine"}'):
+            await metric_at_least(router.admin_url, f"llmgw_router_{name}", 1)
+        await metric_at_least(router.admin_url, 'llmgw_router_model_tokens_total{kind="prompt",model="m"}', 1)
         await until(
             lambda: len(list((tmp_path / "state" / "usage").iterdir())) <= 2, "the orphan's end", within_s=60
         )

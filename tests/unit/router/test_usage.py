@@ -9,7 +9,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from llmgw_router.core.routes import Dialect
-from llmgw_router.core.usage import Tokens, guessed_prompt, has_usage, tokens_of, told_in_json
+from llmgw_router.core.usage import (
+    LONGEST_TEXT_BYTES,
+    Tokens,
+    guessed_prompt,
+    has_usage,
+    tokens_of,
+    told_in_json,
+)
 from llmgw_router.core.usage_ask import LONGEST_BYTES, with_usage_asked
 from llmgw_router.core.usage_stream import StreamUsage
 
@@ -270,6 +277,8 @@ def test_the_responses_api_tells_it_with_its_last_event() -> None:
     assert counted.marks == 1
 
 
-def test_a_guess_is_a_quarter_of_the_bytes() -> None:
+def test_a_guess_is_a_quarter_of_the_bytes_and_none_where_they_are_hardly_text() -> None:
     assert guessed_prompt(4000) == 1000
+    assert guessed_prompt(LONGEST_TEXT_BYTES) == LONGEST_TEXT_BYTES // 4
+    assert guessed_prompt(LONGEST_TEXT_BYTES + 1) is None
     assert msgspec.json.decode(msgspec.json.encode(Tokens(1, None, 2)), type=Tokens) == Tokens(1, None, 2)

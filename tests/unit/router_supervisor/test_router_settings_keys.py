@@ -125,3 +125,15 @@ def test_a_database_may_be_for_usage_only_and_then_nobody_is_let_in_from_afar(tm
     assert (usage_only.guarded, usage_only.worker_config().keys_required) == (False, False)
     assert usage_only.client_address.loopback
     assert usage_only.records_usage
+
+
+@pytest.mark.parametrize(
+    ("more", "told"),
+    [("", "off"), ("usage: told\n", "off"), ("usage_file: u.jsonl\n", "asked"),
+     ("usage_file: u.jsonl\nusage: told\n", "told"), ("database_url: postgresql://h/d\n", "asked")],
+)  # fmt: skip
+def test_engines_are_asked_for_usage_only_where_somebody_takes_it(
+    tmp_path: Path, more: str, told: str
+) -> None:
+    """Bodies are not spliced, and events not held back, for a counter alone."""
+    assert made(tmp_path, more).worker_config().telemetry.usage == told

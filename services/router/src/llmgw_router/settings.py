@@ -224,7 +224,7 @@ class RouterSettings(ServiceSettings):
     )
     usage: Usage = Field(
         "asked",
-        description="tokens of each request: ask engines for them; note only what is told; or off",
+        description="where a database or usage_file takes it: ask engines; note only what is told; or off",
     )
     usage_file: Path | None = Field(
         None, description="usage as JSON lines, where no database takes it; 8 files of 64 MiB are kept"
@@ -249,6 +249,11 @@ class RouterSettings(ServiceSettings):
     def records_usage(self) -> bool:
         """Whether there is somewhere to put it; `usage` may be switched on while the router runs."""
         return self.usage_file is not None or self.database_url is not None
+
+    @property
+    def usage_noted(self) -> Usage:
+        """What `usage` comes to: nothing is asked, read or held back where nobody takes it."""
+        return self.usage if self.records_usage else "off"
 
     @property
     def guarded(self) -> bool:
@@ -297,7 +302,7 @@ class RouterSettings(ServiceSettings):
             admission=self.admission.admission(),
             choosing=self.choosing.choosing(),
             telemetry=Telemetry(
-                usage=self.usage,
+                usage=self.usage_noted,
                 access_log=self.access_log,
                 trace_ratio=self.tracing.worker_ratio,
                 trace_follow_parent=self.tracing.follow_parent,

@@ -66,6 +66,7 @@ class RouterMetrics(Collector):
             config_refused=reloader.last is not None and not reloader.last.fine,
             config_loaded_unix_s=reloader.loaded_at_unix_s,
             keys=None if router.keys is None else router.keys.view,
+            usage_noted=router.settings.usage_noted != "off",
             usage=None if router.usage is None else router.usage.view,
         )
 

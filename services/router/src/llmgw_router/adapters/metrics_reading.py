@@ -36,5 +36,7 @@ class Reading:
     config_loaded_unix_s: float
     #: None: no database has keys for this router.
     keys: KeysView | None = None
+    #: Whether anybody notes what requests use.
+    usage_noted: bool = False
     #: None: nobody takes usage records.
     usage: UsageView | None = None

@@ -20,7 +20,6 @@ _COUNTERS = (
     ("streams", "llmgw_router_streams", "Answers that were event streams."),
     ("error_events", "llmgw_router_error_events", "Streams in which the engine itself said that it failed."),
     ("heartbeats", "llmgw_router_heartbeats", "Comments sent to streams that wait."),
-    ("usage_lines_lost", "llmgw_router_usage_lines_lost", "Lines of usage that found no room on the disk."),
     ("streams_broken", "llmgw_router_streams_broken", "Streams ended by an error event of the router's."),
     ("cold_requests", "llmgw_router_cold_requests", "Requests that went to no engine."),
     ("stream_chunks", "llmgw_router_stream_chunks", "Reads of event streams that were passed on."),
@@ -123,7 +122,8 @@ def of_traffic(at: Reading) -> Iterator[Family]:
     for prefix, name, text in _WAITS:
         yield histogram(totals, name, text, prefix, WAIT_BUCKETS_MS)
     yield from _choosing(totals)
-    yield from _tokens(totals)
+    if at.usage_noted:
+        yield from _tokens(totals)
     yield from _aborts(totals)
     yield from _by_model(at)
 
@@ -152,7 +152,7 @@ def _choosing(totals: Mapping[str, int]) -> Iterator[Family]:
 def _tokens(totals: Mapping[str, int]) -> Iterator[Family]:
     yield counter(
         "llmgw_router_tokens",
-        "Tokens as far as anybody told; cached ones are part of the prompt.",
+        "Tokens told, or events counted; no guesses. Cached ones are part of the prompt.",
         "kind",
         {kind: totals[f"tokens_{kind}"] for kind in ("prompt", "cached", "output")},
     )
@@ -161,6 +161,11 @@ def _tokens(totals: Mapping[str, int]) -> Iterator[Family]:
         "Requests by who said what they used.",
         "source",
         {source: totals[f"usage_{source}"] for source in ("engine", "counted", "estimated", "unknown")},
+    )
+    yield CounterMetricFamily(
+        "llmgw_router_usage_lines_lost",
+        "Lines of usage that found no room on the disk.",
+        value=totals["usage_lines_lost"],
     )
 
 
@@ -217,4 +222,6 @@ def _by_model(at: Reading) -> Iterator[Family]:
         chunks.add_metric([name], count.chunks)
         tokens.add_metric([name, "prompt"], count.tokens_prompt)
         tokens.add_metric([name, "output"], count.tokens_output)
-    yield from (requests, duration, first, chunks, tokens)
+    yield from (requests, duration, first, chunks)
+    if at.usage_noted:
+        yield tokens

@@ -179,8 +179,11 @@ def _sane(value: int | None) -> int | None:
 
 #: Bytes of a request body for each token of a prompt, where nobody tells: English text in JSON.
 _BYTES_A_TOKEN = 4
+#: In longer ones are images and sounds, of which no size says what they cost.
+LONGEST_TEXT_BYTES = 256 * 1024
 
 
-def guessed_prompt(body_bytes: int) -> int:
-    """A prompt's tokens from the size of the request; marked as a guess wherever it goes."""
-    return body_bytes // _BYTES_A_TOKEN
+def guessed_prompt(body_bytes: int) -> int | None:
+    """A prompt's tokens from the size of a JSON request; marked as a guess wherever it goes, and in no sum.
+    None: not even a guess."""
+    return body_bytes // _BYTES_A_TOKEN if body_bytes <= LONGEST_TEXT_BYTES else None

@@ -43,6 +43,8 @@ _PROMPT = COUNTER["tokens_prompt"]
 _CACHED = COUNTER["tokens_cached"]
 _OUTPUT = COUNTER["tokens_output"]
 _LOST = COUNTER["usage_lines_lost"]
+#: Words that say that a prompt may be a guess.
+_GUESSES = (COUNTED, ESTIMATED)
 _BY_SOURCE = {source: COUNTER[f"usage_{source}"] for source in SOURCES}
 
 
@@ -140,7 +142,7 @@ class Meter:
         self._stream: StreamUsage | None = None
         #: The end of an answer that is no stream; None: of one that is not looked into.
         self._tail: bytes | None = None
-        #: What was noted, once closed.
+        #: What was told or counted, once closed; a guess is only in the line, beside the word that marks it.
         self.tokens: Tokens = NOTHING
         #: Where lines go to a spool; the first of them.
         self.opened: Opened | None = None
@@ -233,6 +235,8 @@ class Meter:
             counters[_OUTPUT] += tokens.output or 0
         opened = self.opened
         if opened is not None:
+            if tokens.prompt is None and source in _GUESSES:
+                tokens = Tokens(_guess(exchange), tokens.cached, tokens.output)
             metering.write(
                 _closing(opened, exchange, status, now_ns, metering.to_unix_ns, source, tokens, complete)
             )
@@ -250,8 +254,13 @@ class Meter:
             return ENGINE, tokens
         # HO17: the client left, or the engine broke, before anybody said what it cost; or nobody ever does.
         events = max(0, stream.marks - 1) if complete else stream.marks
-        prompt = tokens.prompt if tokens.prompt is not None else guessed_prompt(exchange.body_bytes)
-        return COUNTED if complete else ESTIMATED, Tokens(prompt, tokens.cached, events)
+        return COUNTED if complete else ESTIMATED, Tokens(tokens.prompt, tokens.cached, events)
+
+
+def _guess(exchange: "Ending") -> int | None:
+    entry = exchange.entry
+    # Of a form the most part is a file.
+    return guessed_prompt(exchange.body_bytes) if entry and entry.content is Content.JSON else None
 
 
 def _closing(
