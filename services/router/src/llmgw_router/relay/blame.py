@@ -16,11 +16,16 @@ if TYPE_CHECKING:
 
 def blame(exchange: "Exchange", endpoint: "EngineEndpoint", kind: "Kind") -> None:
     """No answer came from there that the client could have had; `kind` is what it would be told."""
-    if exchange.phase == CONNECTING:
+    connecting = exchange.phase == CONNECTING
+    if kind is errors.TIMEOUT_TOTAL:
+        # Never decisive: how long it had is what others have left of the total.
+        if _waited_longest_there(exchange):
+            endpoint.unanswered(exchange, Reason.UNREACHABLE if connecting else Reason.FAILING)
+    elif connecting:
         endpoint.unanswered(exchange, Reason.UNREACHABLE, decisive=True)
     elif kind is errors.UPSTREAM_DENIED:
         endpoint.unanswered(exchange, Reason.DENIED, decisive=True)
-    elif kind is not errors.TIMEOUT_TOTAL or _waited_longest_there(exchange):
+    else:
         endpoint.unanswered(exchange, Reason.FAILING)
 
 

@@ -135,9 +135,14 @@ class Exchange(Ending):
             connection = await endpoint.connect(
                 self.hub.loop, lambda: UpstreamConnection(endpoint), self.hub.contexts
             )
-        except OSError as error:
+        except (OSError, ValueError) as error:
+            # ValueError: a host that is no name.
             self.connecting = None
-            self._fail(errors.UNREACHABLE, f"The engine cannot be reached: {reason_of(error)}.", again=True)
+            why = f"The engine cannot be reached: {reason_of(error)}."
+            self.hub.guard(self, self._fail, errors.UNREACHABLE, why, again=True)
+        except Exception:
+            self.connecting = None
+            self.hub.bug(self)
         else:
             self.connecting = None
             self.connect_ns = monotonic_ns() - began_ns
@@ -321,11 +326,11 @@ class Exchange(Ending):
         hub = self.hub
         endpoint = self.endpoint
         assert endpoint is not None
-        self.endpoint = None
         self.upstream = None
         if kind.type == errors.UNREACHABLE.type and not isinstance(endpoint, ColdEndpoint):
             # Ours, a bug or a stop, are no fault of it.
             blame(self, endpoint, kind)
+        self.endpoint = None
         endpoint.release(monotonic_ns(), self)
         if isinstance(endpoint, ColdEndpoint):
             self.refuse(
@@ -338,7 +343,8 @@ class Exchange(Ending):
         if other is None:
             self.refuse(kind, message)
         else:
-            hub.accounts.retried("connect" if self.phase == CONNECTING else kind.label)
+            refused = kind is errors.UNREACHABLE and self.phase == CONNECTING
+            hub.accounts.retried("connect" if refused else kind.label)
             self.send(other, monotonic_ns())
 
     def another(self, failed: "EngineEndpoint") -> "EngineEndpoint | None":

@@ -44,10 +44,10 @@ class Contexts:
         return context
 
 
-def reason_of(error: OSError) -> str:
+def reason_of(error: OSError | ValueError) -> str:
     """Why a connection could not be made, in words that help whoever reads them."""
     if isinstance(error, ssl.SSLCertVerificationError):
         return f"its certificate is not accepted: {error.verify_message.rstrip('.')}"
     if isinstance(error, ssl.SSLError):
         return f"TLS failed: {error.reason or error}"
-    return error.strerror or str(error)
+    return getattr(error, "strerror", None) or str(error)

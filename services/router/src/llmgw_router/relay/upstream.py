@@ -331,9 +331,9 @@ class UpstreamConnection(asyncio.Protocol):
             return
         self.exchange = None
         if self.head_done and self.until_close and exc is None:
-            exchange.answer_closed(self)
+            exchange.hub.guard(exchange, exchange.answer_closed, self)
         else:
-            exchange.answer_lost(self)
+            exchange.hub.guard(exchange, exchange.answer_lost, self)
 
     def pause_writing(self) -> None:
         # The request is in memory whole and cannot be taken back: there is nobody to hold up.
