@@ -244,4 +244,4 @@ def test_sessions_of_the_body_are_read_with_and_without_the_prompt() -> None:
 
 def test_a_very_long_conversation_is_read_only_as_far_as_it_counts() -> None:
     messages = [{"role": "user", "content": "x" * 10_000} for _ in range(200)]
-    assert MOST_BYTES <= len(text_of({"messages": messages})) < 2 * MOST_BYTES
+    assert 0.9 * MOST_BYTES <= len(text_of({"messages": messages})) < 2 * MOST_BYTES

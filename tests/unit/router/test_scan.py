@@ -92,13 +92,15 @@ def test_an_absurdly_long_name_is_none() -> None:
 def test_another_name_is_spliced_in() -> None:
     """W43, W44: in place where the body is a bytearray, and no other byte changes."""
     body = b'{"a":{"model":"x"}, "model" : "alias" ,"n":1.0}'
-    assert with_model(body, run(body), "m") == b'{"a":{"model":"x"}, "model" : "m" ,"n":1.0}'
+    spliced, there = with_model(body, run(body), "m")
+    assert (spliced[there.start : there.end], there.name) == (b'"m"', "m")
+    assert spliced == b'{"a":{"model":"x"}, "model" : "m" ,"n":1.0}'
     own = bytearray(body)
-    assert with_model(own, run(own), 'a"b') is own
+    assert with_model(own, run(own), 'a"b')[0] is own
     assert own == b'{"a":{"model":"x"}, "model" : "a\\"b" ,"n":1.0}'
 
 
-keys = st.sampled_from(["model", "mod", "a", 'mo"del', "model\\", "messages"])
+keys = st.sampled_from(["model", "stream", "mod", "a", 'mo"del', "model\\", "messages"])
 values = st.recursive(
     st.one_of(st.none(), st.booleans(), st.integers(), st.text(max_size=8), keys),
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(keys, inner, max_size=3),
@@ -115,6 +117,8 @@ def test_any_valid_object_is_read_as_the_standard_library_reads_it(
     model = value.get("model")
     expected = model if isinstance(model, str) else "refused bad_model"
     assert outcome(run, body) == expected
+    if isinstance(model, str):
+        assert run(body).stream is (value.get("stream") is True)
 
 
 escapes = st.sampled_from(
@@ -147,6 +151,41 @@ BIG = {
     "numbers": b'{"model":"m","x":[' + b"0.123456," * 2_200_000 + b"1]}",
     "other scripts": ('{"x":"' + "é" * 10_000_000 + '","model":"m"}').encode(),
 }
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b'{"model":"m","x":"\\ud800","y":["' + b"a" * 10_000 + b'"]}',
+        b'{"model":"m","x":[' + b'{"model":1},' * 1000 + b"1]}",
+        b'{"\\u006dodel":"m","x":[' + b"[]," * 4000 + b"1]}",
+    ],
+)
+def test_what_must_be_followed_key_by_key_is_left_to_steps(
+    body: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A megabyte of brackets with the key twice stopped the loop for 0.1 s."""
+    monkeypatch.undo()
+    assert len(body) < scanning.BIG_BYTES
+    with pytest.raises(small.NeedsSteps):
+        small.model_of(body)
+    assert run(body).name == "m"
+
+
+def test_many_keys_are_found_a_few_a_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.undo()
+    many = 20_000
+    body = b'{"model":"m","x":{' + b'"stream":1,' * many + b'"y":1},"stream":true}'
+    steps = scan(body)
+    taken = 0
+    while True:
+        try:
+            next(steps)
+        except StopIteration as done:
+            assert done.value == Found("m", 9, 12, True)
+            break
+        taken += 1
+    assert taken >= many
 
 
 @pytest.mark.parametrize("name", BIG)

@@ -10,6 +10,7 @@ import re
 import msgspec
 
 from llmgw_router.core.errors import BAD_MODEL, MALFORMED_JSON, Kind
+from llmgw_router.core.json_words import COLON, DISGUISE, MODEL_KEY, TOKEN, spells_model
 
 
 class _Named(msgspec.Struct):
@@ -19,12 +20,13 @@ class _Named(msgspec.Struct):
 _decode = msgspec.json.Decoder(_Named).decode
 _encode_str = msgspec.json.Encoder().encode
 
-_KEY = b'"model"'
-#: Any escape that could spell one of the letters of `model`.
-_DISGUISE = re.compile(rb"\\u006[4-9a-fA-F]")
 _SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
-_TOKEN = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"|[{}\[\]]', re.DOTALL)
-_COLON = re.compile(rb"[ \t\r\n]*:[ \t\r\n]*")
+#: Longer ones are not followed key by key in one go: 1 MiB of brackets would hold up everybody for 0.1 s.
+FOLLOWED_BYTES = 8 * 1024
+
+
+class NeedsSteps(Exception):
+    """Where the model's name stands can only be told by following a body that is too long for one go."""
 
 
 class BodyRefused(Exception):
@@ -36,7 +38,8 @@ class BodyRefused(Exception):
 
 
 def model_of(body: bytes) -> str:
-    """The value of the top-level `model`. Raises BodyRefused (W01, W02, W45)."""
+    """The value of the top-level `model`. Raises BodyRefused (W01, W02, W45), and NeedsSteps for a body
+    above FOLLOWED_BYTES in which the key may stand twice or a lone surrogate (core/scan.py reads those)."""
     try:
         name = _decode(body).model
     except msgspec.ValidationError as error:
@@ -47,6 +50,8 @@ def model_of(body: bytes) -> str:
         raise BodyRefused(BAD_MODEL, "The model parameter must be a string.") from error
     except msgspec.DecodeError as error:
         if _SURROGATE.search(body):
+            if len(body) > FOLLOWED_BYTES:
+                raise NeedsSteps from error
             return _model_beside_lone_surrogates(body)
         raise BodyRefused(MALFORMED_JSON, f"The request body is not valid JSON: {error}.") from error
     except RecursionError as error:
@@ -59,7 +64,11 @@ def model_of(body: bytes) -> str:
             raise BodyRefused(
                 MALFORMED_JSON, f"The request body is not valid UTF-8 at byte {error.start}."
             ) from error
-    if _may_repeat(body) and len(_top_level_models(body)) > 1:
+    if not _may_repeat(body):
+        return name
+    if len(body) > FOLLOWED_BYTES:
+        raise NeedsSteps
+    if len(_top_level_models(body)) > 1:
         # Router and engine may disagree on which of them counts: one would be authorised, the other run.
         raise BodyRefused(BAD_MODEL, "The model parameter is given more than once.")
     return name
@@ -95,21 +104,23 @@ class _Pairs(list[tuple[str, object]]):
 def with_model(body: bytes, name: str) -> bytes:
     """`body`, which model_of has accepted, with the value of `model` replaced, and no other byte."""
     if not _may_repeat(body):
-        key_end = body.index(_KEY) + len(_KEY)
+        key_end = body.index(MODEL_KEY) + len(MODEL_KEY)
     else:
         (key_end,) = _top_level_models(body)
-    colon = _COLON.match(body, key_end)
+    colon = COLON.match(body, key_end)
     assert colon is not None
-    value = _TOKEN.match(body, colon.end())
+    value = TOKEN.match(body, colon.end())
     assert value is not None
     return body[: value.start()] + _encode_str(name) + body[value.end() :]
 
 
 def _may_repeat(body: bytes) -> bool:
     # One literal key and no disguised one, as nearly always: nothing to look closer at.
-    first = body.find(_KEY)
+    first = body.find(MODEL_KEY)
     return (
-        first < 0 or body.find(_KEY, first + 7) >= 0 or (b"\\" in body and _DISGUISE.search(body) is not None)
+        first < 0
+        or body.find(MODEL_KEY, first + 7) >= 0
+        or (b"\\" in body and DISGUISE.search(body) is not None)
     )
 
 
@@ -117,14 +128,14 @@ def _top_level_models(body: bytes) -> list[int]:
     """Where each top-level key that means `model` ends. The body is known to be a valid JSON object."""
     found: list[int] = []
     depth = 0
-    for token in _TOKEN.finditer(body):
+    for token in TOKEN.finditer(body):
         first = body[token.start()]
         if first == 0x22:
             # A key is a string followed by a colon; a value never is.
             if (
                 depth == 1
-                and _COLON.match(body, token.end())
-                and (token.group() == _KEY or _spells_model(token.group()))
+                and COLON.match(body, token.end())
+                and (token.group() == MODEL_KEY or spells_model(token.group()))
             ):
                 found.append(token.end())
         elif first in b"{[":
@@ -132,11 +143,6 @@ def _top_level_models(body: bytes) -> list[int]:
         else:
             depth -= 1
     return found
-
-
-def _spells_model(literal: bytes) -> bool:
-    # Six escapes of six bytes at most: longer ones cannot spell it.
-    return b"\\" in literal and len(literal) <= 32 and bool(msgspec.json.decode(literal) == "model")
 
 
 class _Continuing(msgspec.Struct):
@@ -156,7 +162,7 @@ def continued_response(body: bytes | bytearray) -> str | None:
         and b'"previous_response_id"' not in body[-_NEAR_BYTES:]
     ):
         return None
-    if len(body) > 16 * _NEAR_BYTES:
+    if len(body) > _NEAR_BYTES:
         found = _CONTINUED.search(body, 0, _NEAR_BYTES) or _CONTINUED.search(body, len(body) - _NEAR_BYTES)
         return None if found is None else found.group(1).decode("latin-1")
     try:

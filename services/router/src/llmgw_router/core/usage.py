@@ -9,6 +9,7 @@ from typing import Final
 
 import msgspec
 
+from llmgw_router.core.json_words import TOKEN
 from llmgw_router.core.routes import Dialect
 
 #: Of an answer that is no stream so much of its end is kept: engines say last what it has cost.
@@ -16,7 +17,6 @@ TAIL_BYTES = 16 * 1024
 
 _KEY = b'"usage"'
 _OBJECT = re.compile(rb"[ \t\r\n]*:[ \t\r\n]*(?=\{)")
-_TOKEN = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"|[{}\[\]]', re.DOTALL)
 #: Longer ones are not usage, whatever they are called.
 _OBJECT_BYTES = 8 * 1024
 #: What Postgres can hold; what is above is nonsense.
@@ -114,7 +114,7 @@ def _is_top_level(data: bytes, after: int) -> bool:
     if rest == b"}":
         return True
     depth = 0
-    for token in _TOKEN.finditer(rest):
+    for token in TOKEN.finditer(rest):
         first = rest[token.start()]
         if first in b"{[":
             depth += 1

@@ -10,11 +10,12 @@ from typing import TYPE_CHECKING
 
 from llmgw_router.core.errors import Kind
 from llmgw_router.core.events import EventTail
-from llmgw_router.core.heartbeat import comment, engine_error, streams
+from llmgw_router.core.heartbeat import comment, engine_error
 from llmgw_router.core.routes import Content
 from llmgw_router.relay.answer import BY_CHUNKS
 from llmgw_router.relay.cors import shown
 from llmgw_router.relay.phase import HELD, QUEUED
+from llmgw_router.relay.reading import asks_for_stream
 from llmgw_router.relay.slots import COUNTER
 
 if TYPE_CHECKING:
@@ -37,7 +38,7 @@ def prepare(exchange: "Exchange") -> None:
     if exchange.committed or not (exchange.asked_heartbeat or profile.heartbeat):
         return
     entry = exchange.entry
-    if exchange.http10 or entry is None or entry.content is not Content.JSON or not streams(exchange.body):
+    if exchange.http10 or entry is None or entry.content is not Content.JSON or not asks_for_stream(exchange):
         return
     exchange.beat_at = exchange.hub.loop.time() + profile.heartbeat_after_s
 

@@ -4,8 +4,9 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from llmgw_router.core import multipart
-from llmgw_router.core.body import BodyRefused, model_of, with_model
+from llmgw_router.core.body import BodyRefused, NeedsSteps, model_of, with_model
 from llmgw_router.core.errors import BAD_FORM
+from llmgw_router.core.heartbeat import streams
 from llmgw_router.core.routes import Content
 from llmgw_router.core.scan import BIG_BYTES, Found, Steps, scan
 from llmgw_router.core.scan import with_model as with_model_at
@@ -46,6 +47,9 @@ def read_model(exchange: "Exchange", go_on: "GoOn") -> None:
             return
         else:
             name = model_of(bytes(body))
+    except NeedsSteps:
+        _step(exchange, scan(body), go_on)
+        return
     except BodyRefused as refused:
         exchange.refuse(refused.kind, str(refused))
         return
@@ -58,10 +62,16 @@ def rename(exchange: "Exchange", name: str) -> None:
     if spot is None:
         exchange.body = with_model(bytes(exchange.body), name)
     elif isinstance(spot, Found):
-        exchange.body = with_model_at(exchange.body, spot, name)
+        exchange.body, exchange.spot = with_model_at(exchange.body, spot, name)
     else:
         exchange.body = multipart.with_model(exchange.body, *spot, name)
-    exchange.spot = None
+        exchange.spot = None
+
+
+def asks_for_stream(exchange: "Exchange") -> bool:
+    """Whether its JSON body asks for an event stream. A big one is not read again for that."""
+    spot = exchange.spot
+    return spot.stream if isinstance(spot, Found) else streams(exchange.body)
 
 
 def _step(exchange: "Exchange", steps: "Steps | multipart.Steps", go_on: GoOn, boundary: bytes = b"") -> None:
