@@ -72,6 +72,7 @@ bench-router: $(STAMP) ## Measure the router beside nginx, and beside smg and vl
 	@.venv/bin/python tests/bench/router_vs_nginx.py $(if $(CORE),--core $(CORE)) $(if $(LOAD_CORE),--load-core $(LOAD_CORE))
 	@.venv/bin/python tests/bench/streams_vs_nginx.py $(if $(CORE),--core $(CORE))
 	@.venv/bin/python tests/bench/router_core.py && .venv/bin/python tests/bench/router_table.py
+	@.venv/bin/python tests/bench/router_start.py && .venv/bin/python -m tests.bench.relay_steps
 
 bench: bench-router bench-fleet ## Every benchmark, one after the other; needs nginx and wrk on PATH
 
