@@ -1,6 +1,8 @@
 """Spools and sinks on a real disk: order, roll-over, torn ends, rotation, repetition that changes nothing."""
 
+import errno
 import os
+import threading
 from pathlib import Path
 
 import msgspec
@@ -189,3 +191,47 @@ async def test_a_file_that_cannot_be_written_is_unavailable(tmp_path: Path) -> N
     (tmp_path / "in-the-way").write_text("")
     with pytest.raises(Unavailable):
         await FileUsage(tmp_path / "in-the-way" / "usage.jsonl").put(named("a"))
+
+
+async def test_a_file_that_cannot_be_renamed_goes_on_growing_and_has_each_row_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As a mount of a single file: EBUSY. No older file is lost to the attempts either."""
+    path = tmp_path / "usage.jsonl"
+    sink = FileUsage(path, rotate_bytes=300, kept=2)
+    for name in "ab":
+        await sink.put(named(name))
+    rename = Path.rename
+
+    def busy(self: Path, target: Path) -> Path:
+        if self == path:
+            raise OSError(errno.EBUSY, "Device or resource busy")
+        return rename(self, target)
+
+    monkeypatch.setattr(Path, "rename", busy)
+    for name in "cdefg":
+        await sink.put(named(name))
+    assert ids(path) == list("cdefg")
+    assert (ids(tmp_path / "usage.jsonl.1"), ids(tmp_path / "usage.jsonl.2")) == (["b"], ["a"])
+    assert [one.levelname for one in caplog.records] == ["ERROR"], "told once"
+    monkeypatch.undo()
+    await sink.put(named("h"))
+    assert ids(tmp_path / "usage.jsonl.1") == list("cdefgh")
+    assert ids(tmp_path / "usage.jsonl.2") == ["b"]
+
+
+async def test_the_file_is_read_and_written_beside_the_loop_and_is_on_the_disk_when_it_is_taken(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """ADR 0027: the spool's files go after that, and with a power cut nothing of them may be gone."""
+    loop, synced, sync = threading.get_ident(), [], os.fdatasync
+
+    def fdatasync(fd: int) -> None:
+        assert threading.get_ident() != loop
+        sync(fd)
+        synced.append(os.fstat(fd).st_size)
+
+    monkeypatch.setattr(os, "fdatasync", fdatasync)
+    path = tmp_path / "usage.jsonl"
+    await FileUsage(path).put(named("a", "b"))
+    assert synced == [path.stat().st_size]

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from llmgw_kit.clock import Clock
 from llmgw_kit.errors import Unavailable
+from llmgw_kit.lifecycle import cancel_all
 from llmgw_router.ports import UsageSink, UsageSpools
 
 log = logging.getLogger(__name__)
@@ -42,6 +43,7 @@ class UsageLoop:
         self._shipped = 0
         self._silent_since: float | None = None
         self._said_at = 0.0
+        self._handing: asyncio.Task[bool] | None = None
 
     @property
     def view(self) -> UsageView:
@@ -54,7 +56,12 @@ class UsageLoop:
             await self._clock.sleep(SHIP_EVERY_S if await self.step() else RETRY_S)
 
     async def step(self) -> bool:
-        """Hand over all there is; whether the sink took it."""
+        """Hand over all there is; whether the sink took it. Goes on when who waits for it is cancelled: what
+        the sink has and the spool does not know of would be handed over twice."""
+        self._handing = asyncio.create_task(self._hand_over(), name="usage on its way")
+        return await asyncio.shield(self._handing)
+
+    async def _hand_over(self) -> bool:
         try:
             while True:
                 batch = await asyncio.to_thread(self._spools.read)
@@ -78,12 +85,16 @@ class UsageLoop:
         """The last pass, when the workers are gone."""
         try:
             async with asyncio.timeout(FLUSH_S):
+                if self._handing is not None:
+                    await asyncio.shield(self._handing)
                 await self.step()
         except TimeoutError:
             log.warning("usage that is not written yet stays in its spool, for the next start")
 
     async def close(self) -> None:
-        """Close sink and spools."""
+        """Close sink and spools, also when something is on its way still: the next start offers it again."""
+        if self._handing is not None:
+            await cancel_all(self._handing)
         await self._sink.close()
         self._spools.close()
 

@@ -4,6 +4,7 @@ Each record once: what a killed supervisor had written and not deleted from the 
 known by its id from what the newest two files hold.
 """
 
+import asyncio
 import logging
 import os
 from collections.abc import Sequence
@@ -37,14 +38,20 @@ class FileUsage:
         self._kept = kept
         #: Ids of a former life, until it is known that none comes again. None: not read yet.
         self._known: set[str] | None = None
+        #: Size at which it is renamed; later than that after each attempt that failed.
+        self._rotate_at = rotate_bytes
+        self._stuck = False
 
     async def put(self, records: Sequence[UsageRecord]) -> None:
-        """As in the port. Blocks for a write into the page cache, no longer than a log line does."""
+        """As in the port. In a thread: the first reads two whole files, and each waits for the disk."""
+        await asyncio.to_thread(self._put, records)
+
+    def _put(self, records: Sequence[UsageRecord]) -> None:
         try:
             if self._known is None:
                 self._path.parent.mkdir(parents=True, exist_ok=True)
                 self._mend()
-                self._known = self._ids(self._path) | self._ids(self._numbered(1))
+                self._known = set().union(*map(self._ids, (self._path, self._numbered(0), self._numbered(1))))
             fresh = [one for one in records if one.usage_id not in self._known] if self._known else records
             if fresh:
                 self._append(b"".join(msgspec.json.encode(one) + b"\n" for one in fresh))
@@ -67,23 +74,42 @@ class FileUsage:
                 written = os.write(fd, data)
                 while written < len(data):
                     written += os.write(fd, data[written:])
+                # The spool's files are deleted after this, and a power cut must not take both.
+                os.fdatasync(fd)
             except OSError:
-                # All or nothing: they are offered again.
+                # All or nothing: they are offered again. Until that is so, what is there is looked up.
+                known, self._known = self._known, None
                 os.ftruncate(fd, before)
+                self._known = known
                 raise
         finally:
             os.close(fd)
-        if before + len(data) >= self._rotate_bytes:
+        if before + len(data) >= self._rotate_at:
+            self._try_to_rotate(before + len(data))
+
+    def _try_to_rotate(self, size: int) -> None:
+        # The rows are written: that the file cannot be renamed must not have them offered again.
+        try:
             self._rotate()
+        except OSError as e:
+            if not self._stuck:
+                log.error(
+                    "%s cannot be renamed, and grows on: %s; mount its folder, not the file", self._path, e
+                )
+            self._stuck, self._rotate_at = True, size + self._rotate_bytes // 64
+        else:
+            self._stuck, self._rotate_at = False, self._rotate_bytes
 
     def _rotate(self) -> None:
-        for number in range(self._kept, 0, -1):
+        # First of all, since it is what fails; .0 is there only from here to the end, or after a kill.
+        if not self._numbered(0).exists():
+            self._path.rename(self._numbered(0))
+        for number in range(self._kept, -1, -1):
             old = self._numbered(number)
             if number == self._kept:
                 old.unlink(missing_ok=True)
             elif old.exists():
                 old.rename(self._numbered(number + 1))
-        self._path.rename(self._numbered(1))
 
     def _numbered(self, number: int) -> Path:
         return self._path.with_name(f"{self._path.name}.{number}")
