@@ -107,6 +107,65 @@ FINISHED = {
     "responses, not yet": (Dialect.RESPONSES, [b"event: response.created\ndata: {}\n\n"], False),
     "messages": (Dialect.MESSAGES, [b'event: message_stop\ndata: {"type":"message_stop"}\n\n'], True),
     "messages, not yet": (Dialect.MESSAGES, [b"event: message_start\ndata: {}\n\n"], False),
+    # What a stream says about ends is no end (W25).
+    "text with the line that ends": (Dialect.CHAT, [b'data: {"content":"say data: [DONE]"}\n\n'], False),
+    "text with that line at its tail": (
+        Dialect.CHAT,
+        [b'data: {"content":"' + b"x" * 50 + b"data: [DONE]"],
+        False,
+    ),
+    "done after a long event": (
+        Dialect.CHAT,
+        [b"data: " + b"x" * 500 + b"\r\n\r\ndata: [DONE]\r\n\r\n"],
+        True,
+    ),
+    "done after a lone CR": (Dialect.CHAT, [b"data: 1\r\rdata: [DONE]\r\r"], True),
+    "messages that speak of it": (
+        Dialect.MESSAGES,
+        [b'event: content_block_delta\ndata: {"delta":{"text":"after event: message_stop"}}\n\n'],
+        False,
+    ),
+    "messages with its type in a text": (
+        Dialect.MESSAGES,
+        [b'event: content_block_delta\ndata: {"x":{"type":"message_stop"}}\n\n'],
+        False,
+    ),
+    "messages that speak of it where a read begins": (
+        Dialect.MESSAGES,
+        [b'data: {"text":"' + b"x" * 100, b'event: message_stop"}\n\n'],
+        False,
+    ),
+    "messages without event lines": (Dialect.MESSAGES, [b'data: {"type": "message_stop"}\n\n'], True),
+    "messages without a blank": (Dialect.MESSAGES, [b"event:message_stop\ndata:{}\n\n"], True),
+    "messages, cut in its word": (
+        Dialect.MESSAGES,
+        [b"data: " + b"x" * 200 + b"\n\nevent: mess", b"age_stop\ndata: {", b" " * 200 + b"}\n\n"],
+        True,
+    ),
+    "messages, one byte a read": (
+        Dialect.MESSAGES,
+        [bytes([one]) for one in b"event: message_stop\ndata: {" + b" " * 200 + b"}\n\n"],
+        True,
+    ),
+    "responses that speak of it": (
+        Dialect.RESPONSES,
+        [b'event: response.output_text.delta\ndata: {"delta":"wait for response.completed"}\n\n'],
+        False,
+    ),
+    "responses, its type behind the number": (
+        Dialect.RESPONSES,
+        [b'data: {"sequence_number": 12345, "type": "response.incomplete", "response": {}}\n\n'],
+        True,
+    ),
+    "responses, cut in its type": (
+        Dialect.RESPONSES,
+        [
+            b'data: 1\n\ndata: {"sequence_number":1234,"type":"response.fai',
+            b'led","x":"',
+            b"x" * 500 + b'"}\n\n',
+        ],
+        True,
+    ),
 }
 
 

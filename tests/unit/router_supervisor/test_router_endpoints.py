@@ -27,6 +27,8 @@ GOOD = {
     "slashes in a model": ("a=http://h:1=org/m", ("a", "h", 1, "", ("org/m",), False)),
     "http's own port": ("a=http://h=m", ("a", "h", 80, "", ("m",), False)),
     "https": ("a=https://h=m", ("a", "h", 443, "", ("m",), True)),
+    "a dot at the end": ("a=http://h.example.:1=m", ("a", "h.example.", 1, "", ("m",), False)),
+    "the longest part": ("a=http://%s:1=m" % ("h" * 63), ("a", "h" * 63, 1, "", ("m",), False)),
     "IPv6": ("a=http://[::1]:9=m", ("a", "::1", 9, "", ("m",), False)),
 }
 
@@ -52,6 +54,8 @@ BAD = {
     "no scheme": ("a=h:1=m", "not http or https"),
     "scheme": ("a=ftp://h:1=m", "scheme 'ftp'"),
     "no host": ("a=http://:1=m", "no host"),
+    "a part of the host is too long": ("a=http://%s.example:1=m" % ("h" * 64), "63"),
+    "two dots in a row": ("a=http://h..example:1=m", "63"),
     "port too large": ("a=http://h:70000=m", "1 to 65535"),
     "port zero": ("a=http://h:0=m", "port 0"),
     "port is no number": ("a=http://h:x=m", "1 to 65535"),

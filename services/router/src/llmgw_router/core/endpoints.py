@@ -125,6 +125,11 @@ def _split_url(endpoint_id: str, url: str) -> tuple[SplitResult, int]:
         raise bad(f"scheme {parts.scheme!r} is not http or https" if parts.scheme else "it has no scheme")
     if not parts.hostname:
         raise bad("it has no host")
+    try:
+        # What the resolver would do, and fail at, with each request.
+        parts.hostname.encode("idna")
+    except UnicodeError:
+        raise bad("a part of its host between two dots is empty or longer than 63 characters") from None
     if parts.username is not None or parts.password is not None:
         # Never into the message: it may be a password.
         raise InvalidRequest(

@@ -14,7 +14,8 @@ from llmgw_router.core.routes import Dialect
 
 _json = msgspec.json.Encoder().encode
 
-_TAIL_BYTES = 64
+#: As long as the beginning of an event that says what it is.
+_TAIL_BYTES = 96
 #: Any two line ends in a row. CRLF is one line end, so it needs company.
 _BLANK = (b"\n\n", b"\r\r", b"\n\r", b"\n\r\n", b"\r\r\n")
 _SEQUENCE = re.compile(rb'"sequence_number"\s*:\s*(\d+)')
@@ -26,12 +27,31 @@ _ERROR_LINE = re.compile(
     rb"[^\r\n]*)"
 )
 
-#: What the last events of a finished stream hold.
-_ENDINGS: dict[Dialect, tuple[bytes, ...]] = {
-    Dialect.CHAT: (b"data: [DONE]", b"data:[DONE]"),
+#: Types of the last event of a finished stream.
+_LAST: dict[Dialect, tuple[bytes, ...]] = {
+    Dialect.CHAT: (),
     Dialect.RESPONSES: (b"response.completed", b"response.failed", b"response.incomplete"),
     Dialect.MESSAGES: (b"message_stop",),
 }
+#: The last line of a finished chat. At its beginning only: within JSON no line begins, whatever it says.
+_DONE = re.compile(rb"[\r\n]data:[ ]?\[DONE\]")
+
+
+def _event_of(types: tuple[bytes, ...]) -> re.Pattern[bytes]:
+    """How an event of one of these types begins: its `event` field, or the first of its JSON."""
+    names = b"|".join(map(re.escape, types))
+    return re.compile(
+        rb"[\r\n](?:event:[ ]?(?:%b)(?![\w.])"
+        rb'|data:[ ]?\{\s*(?:"sequence_number"\s*:\s*\d+\s*,\s*)?"type"\s*:\s*"(?:%b)")' % (names, names)
+    )
+
+
+_ENDINGS = {dialect: _event_of(types) for dialect, types in _LAST.items()}
+
+
+def _from_its_line(tail: bytes) -> bytes:
+    """The same, with a line's end before it where it is all that there has been so far."""
+    return tail if len(tail) >= _TAIL_BYTES else b"\n" + tail
 
 
 class EventTail:
@@ -49,17 +69,21 @@ class EventTail:
 
     def note(self, payload: bytes) -> None:
         """Called with every relayed piece, in order; costs little in the common dialect."""
+        before = self._tail
         self._tail = (
-            payload[-_TAIL_BYTES:] if len(payload) >= _TAIL_BYTES else (self._tail + payload)[-_TAIL_BYTES:]
+            payload[-_TAIL_BYTES:] if len(payload) >= _TAIL_BYTES else (before + payload)[-_TAIL_BYTES:]
         )
         self._before, self._last = self._last, payload
         if self._dialect is not Dialect.CHAT:
-            self._note_typed(payload)
+            self._note_typed(before, payload)
 
-    def _note_typed(self, payload: bytes) -> None:
-        # These name their last event at its beginning, which may be far behind when it ends.
-        if any(ending in payload for ending in _ENDINGS[self._dialect]):
-            self._finished = True
+    def _note_typed(self, before: bytes, payload: bytes) -> None:
+        # These name their last event at its beginning, which may be far behind when it ends, and which
+        # may have come in two reads.
+        text = before + payload
+        for word in _LAST[self._dialect]:
+            if word in text and _ENDINGS[self._dialect].search(_from_its_line(before) + payload) is not None:
+                self._finished = True
         at = payload.rfind(b'"sequence_number"')
         if at >= 0:
             self._sequence = payload[at : at + 48]
@@ -67,7 +91,9 @@ class EventTail:
     @property
     def finished(self) -> bool:
         """Whether the stream had said its last word: its end, however it came, is an end."""
-        return self._finished or any(ending in self._tail for ending in _ENDINGS[self._dialect])
+        return self._finished or (
+            self._dialect is Dialect.CHAT and _DONE.search(_from_its_line(self._tail)) is not None
+        )
 
     def failure(self) -> Failure | None:
         """What the engine said in its last words, where that was an error; asked once, at the end (HO02)."""
