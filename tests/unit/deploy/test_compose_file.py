@@ -11,8 +11,9 @@ from llmgw_agent.settings import AgentSettings
 from llmgw_controller.settings import ControllerSettings
 from llmgw_kit.settings import ServiceSettings, load
 from llmgw_mirror.settings import MirrorSettings
-from llmgw_router.settings import RouterSettings
+from llmgw_router.settings import RouterSettings, check
 
+DSN_SECRET = "/run/secrets/postgres_dsn"
 DEPLOY = Path(__file__).resolve().parents[3] / "deploy"
 SETTINGS: dict[str, type[ServiceSettings]] = {
     "router": RouterSettings,
@@ -55,8 +56,12 @@ def test_the_variables_are_accepted_together(
         if variable.endswith("_CONFIG"):
             config = DEPLOY / "lab.yaml"
         else:
-            monkeypatch.setenv(variable, str(tmp_path / "dsn") if variable.endswith("_DSN_FILE") else value)
+            monkeypatch.setenv(variable, str(tmp_path / "dsn") if value == DSN_SECRET else value)
+            assert value != DSN_SECRET or definition["secrets"] == ["postgres_dsn"]
     settings = load(SETTINGS[kind], config=config, flags={})
+    if isinstance(settings, RouterSettings):
+        check(settings)
+        assert settings.records_usage
     if isinstance(settings, ControllerSettings):
         assert settings.dsn_text() == "postgresql://llmgw:secret@postgres:5432/llmgw"
         assert {model.name for model in settings.configured(config)} == {"smollm2", "tiny"}
