@@ -1,10 +1,12 @@
 """The drill that ships: our router holds every rule, and each rule is broken by somebody who deserves it."""
 
+import asyncio
 import json
 import subprocess
 import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
+from pathlib import Path
 
 import aiohttp
 import pytest
@@ -12,7 +14,7 @@ from aiohttp import web
 from click.testing import CliRunner, Result
 
 from llmgw_router.drill.engine import MODEL, DrillEngine
-from llmgw_router.drill.rules import RULES
+from llmgw_router.drill.rules import RULES, Rule
 from llmgw_router.drill.run import Outcome, drill
 from llmgw_router.drill.wire import Router
 from llmgw_router.main import cli
@@ -33,8 +35,12 @@ def test_our_router_holds_every_rule() -> None:
     assert (done.returncode, told["passed"], told["failed"]) == (0, len(RULES), 0)
 
 
+async def tried(router: Router, rules: list[Rule]) -> list[Outcome]:
+    return await drill(router, rules, lambda outcome: None)
+
+
 async def broken_by(router: Router) -> set[str]:
-    outcomes: list[Outcome] = await drill(router, RULES, lambda outcome: None)
+    outcomes: list[Outcome] = await tried(router, RULES)
     return {outcome.rule.title for outcome in outcomes if outcome.why is not None}
 
 
@@ -120,12 +126,50 @@ def test_what_is_no_url_is_told(url: str) -> None:
 
 def test_an_unknown_rule_is_told() -> None:
     refused = invoke("--rule", "W99")
-    assert refused.exit_code != 0
+    assert refused.exit_code == 64
     assert "no rule W99" in refused.output
+
+
+@pytest.mark.parametrize(
+    ("status", "body", "says"),
+    [
+        (401, b"{}", "--api-key"),
+        (404, b"{}", "no model llmgw-drill"),
+        (200, b'{"object":"chat.completion"}', "no drill engine"),
+    ],
+)
+async def test_a_router_that_cannot_be_drilled_breaks_no_rule(status: int, body: bytes, says: str) -> None:
+    async def answer(_: web.Request) -> web.Response:
+        return web.Response(status=status, body=body)
+
+    app = web.Application()
+    app.router.add_route("*", "/{any:.*}", answer)
+    runner = web.AppRunner(app, shutdown_timeout=0.1)
+    await runner.setup()
+    try:
+        await web.TCPSite(runner, "127.0.0.1", 0).start()
+        url = f"http://127.0.0.1:{runner.addresses[0][1]}"
+        told = await asyncio.to_thread(invoke, url, "--rule", "W01")
+    finally:
+        await runner.cleanup()
+    assert told.exit_code == 2
+    assert says in told.output
+
+
+def test_a_drill_takes_nothing_from_the_settings_of_a_router_that_serves(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "router.yaml"
+    file.write_text(
+        "endpoints: [drill=http://127.0.0.1:1=mine]\nkeys: [{id: a, key: sk-llmgw-0123456789abcdef0123}]\n"
+    )
+    monkeypatch.setenv("LLMGW_ROUTER_CONFIG", str(file))
+    told = invoke("--rule", "W05")
+    assert (told.exit_code, told.output.splitlines()[-1]) == (0, "the one rule holds")
 
 
 async def test_the_command_against_a_live_router_by_url() -> None:
     async with DrillEngine("127.0.0.1", 0) as engine:
         router = Router(host="127.0.0.1", port=engine.port, model=MODEL)
-        outcomes = await drill(router, [rule for rule in RULES if rule.number == "W20"], lambda outcome: None)
+        outcomes = await tried(router, [rule for rule in RULES if rule.number == "W20"])
     assert [outcome.why for outcome in outcomes] == [None]

@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import json
+import os
 import sys
 import tempfile
 from collections.abc import AsyncIterator
@@ -16,7 +17,7 @@ from llmgw_kit.errors import InvalidRequest, LlmgwError, Unavailable
 from llmgw_kit.lifecycle import print_error
 from llmgw_router.drill.engine import MODEL, DrillEngine
 from llmgw_router.drill.run import Outcome, as_json, chosen, drill, line, summary
-from llmgw_router.drill.wire import Router, Unreachable
+from llmgw_router.drill.wire import Misplaced, Router, Unreachable
 
 _START_S = 30.0
 
@@ -47,9 +48,13 @@ def drill_command(
     try:
         rules = chosen(only)
     except KeyError as unknown:
-        raise click.UsageError(
-            f"no rule {unknown.args[0]}; a drill without --rule prints all of them"
-        ) from None
+        print_error(
+            InvalidRequest(
+                f"there is no rule {unknown.args[0]}",
+                next_steps=["a drill without --rule tries all of them, and prints their numbers"],
+            )
+        )
+        sys.exit(64)
     colour = not no_color and sys.stdout.isatty()
 
     def told(outcome: Outcome) -> None:
@@ -76,6 +81,9 @@ def drill_command(
                 ],
             )
         )
+        sys.exit(2)
+    except Misplaced as misplaced:
+        print_error(InvalidRequest(str(misplaced), next_steps=[misplaced.next_step]))
         sys.exit(2)
     except LlmgwError as error:
         print_error(error)
@@ -147,6 +155,8 @@ async def _own(model: str) -> AsyncIterator[Router]:
             *("--endpoint", f"drill=http://127.0.0.1:{engine.port}={model}"),
             stdout=log,
             stderr=log,
+            # Nothing of the settings of a router that serves: not its keys, and not the files it writes to.
+            env={name: value for name, value in os.environ.items() if not name.startswith("LLMGW_ROUTER_")},
         )
         try:
             yield Router(

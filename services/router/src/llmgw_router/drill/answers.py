@@ -35,19 +35,27 @@ async def refusal(router: Router) -> None:
         raise Broken(f"the engine's 401 was passed as {denied.status}: the caller will doubt its own key")
 
 
-@rule("W12", "an engine's 503 arrives with its Retry-After, and after that time it is asked again")
+@rule(
+    "W12",
+    "an engine's 503 arrives with its Retry-After, and after that time it is asked again",
+    disturbs=True,
+)
 async def busy(router: Router) -> None:
     answer = await router.ask(
         router.play(b"HTTP/1.1 503 Service Unavailable\r\nretry-after: 1\r\ncontent-length: 0\r\n\r\n")
     )
     if answer.status not in (429, 503) or answer.get(b"retry-after") is None:
         raise Broken(f"answered {answer.status} with retry-after {answer.get(b'retry-after')!r}")
-    for _ in range(50):
+    # Each worker of the router has heard it for itself: all of them must be back.
+    in_a_row = 0
+    for _ in range(100):
         again = await router.ask(router.play(FINE))
-        if again.status == 200:
+        in_a_row = in_a_row + 1 if again.status == 200 else 0
+        if in_a_row == 20:
             return
-        await asyncio.sleep(0.1)
-    raise Broken(f"five seconds after a Retry-After of one, the answer is still {again.status}")
+        if not in_a_row:
+            await asyncio.sleep(0.1)
+    raise Broken(f"long after a Retry-After of one second, the answer is still {again.status}")
 
 
 @rule("W36", "repeated headers are kept, hop-by-hop and spoofed ones are not")

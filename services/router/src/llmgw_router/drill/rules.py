@@ -16,16 +16,18 @@ class Rule:
     title: str
     #: Raises Broken when the rule does not hold.
     attempt: Try
+    #: Others would feel its effects for a while: tried last.
+    disturbs: bool = False
 
 
 RULES: list[Rule] = []
 
 
-def rule(number: str, title: str) -> Callable[[Try], Try]:
+def rule(number: str, title: str, *, disturbs: bool = False) -> Callable[[Try], Try]:
     """Add a rule to the list."""
 
     def add(attempt: Try) -> Try:
-        RULES.append(Rule(number, title, attempt))
+        RULES.append(Rule(number, title, attempt, disturbs))
         return attempt
 
     return add

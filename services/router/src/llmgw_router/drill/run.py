@@ -8,7 +8,7 @@ from typing import Any
 
 from llmgw_router.drill import answers, requests, streams  # noqa: F401 (they fill RULES)
 from llmgw_router.drill.rules import RULES, Rule
-from llmgw_router.drill.wire import Broken, Router, Unreachable
+from llmgw_router.drill.wire import Broken, Misplaced, Router, Unreachable
 
 SCHEMA = "llmgw.drill/v1"
 #: No rule may hang a drill.
@@ -31,14 +31,12 @@ def chosen(only: Iterable[str]) -> list[Rule]:
     if unknown:
         raise KeyError(min(unknown))
     rules = [rule for rule in RULES if not wanted or rule.number in wanted]
-    return sorted(rules, key=lambda rule: (rule.number[0] != "W", rule.number))
+    return sorted(rules, key=lambda rule: (rule.disturbs, rule.number[0] != "W", rule.number))
 
 
 async def drill(router: Router, rules: Iterable[Rule], told: Callable[[Outcome], None]) -> list[Outcome]:
-    """Try each rule. Raises Unreachable when there is no router to try them on."""
-    async with await router.connect():
-        # Asked once before anything is judged: a router that is not there breaks no rule.
-        pass
+    """Try each rule. Raises Unreachable or Misplaced when there is nothing to try them on."""
+    await _look(router)
     outcomes: list[Outcome] = []
     for rule in rules:
         began = time.monotonic()
@@ -58,6 +56,27 @@ async def drill(router: Router, rules: Iterable[Rule], told: Callable[[Outcome],
     return outcomes
 
 
+async def _look(router: Router) -> None:
+    """One question before anything is judged: what is not there, or not ours to ask, breaks no rule."""
+    try:
+        answer = await router.ask(router.body({"echo": True}))
+    except Broken as broken:
+        raise Unreachable(f"{router.host}:{router.port} does not speak HTTP: {broken}") from None
+    if answer.status == 401:
+        raise Misplaced("this router asks for an API key", "give one that may use the model: --api-key KEY")
+    if answer.status == 404:
+        raise Misplaced(
+            f"this router has no model {router.model}",
+            "start `llmgw-router drill-engine` and give it to the router as an endpoint of that model, or name it: "
+            "--model NAME",
+        )
+    if answer.status == 200 and b'"drill.echo"' not in answer.body:
+        raise Misplaced(
+            f"what serves {router.model} is no drill engine",
+            "start `llmgw-router drill-engine`: it must be the model's only replica",
+        )
+
+
 def line(outcome: Outcome, *, colour: bool) -> str:
     """One line of the table; a broken rule has what was seen below it."""
     word = "pass" if outcome.why is None else "FAIL"
@@ -71,9 +90,9 @@ def summary(outcomes: list[Outcome]) -> str:
     """The last lines: how many hold, and what to do about the others."""
     broken = [outcome for outcome in outcomes if outcome.why is not None]
     if not broken:
-        return f"all {len(outcomes)} rules hold"
+        return "the one rule holds" if len(outcomes) == 1 else f"all {len(outcomes)} rules hold"
     again = " ".join(f"--rule {number}" for number in sorted({one.rule.number for one in broken}))
-    return f"{len(broken)} of {len(outcomes)} rules are broken\nnext: try these again alone: {again}"
+    return f"broken: {len(broken)} of {len(outcomes)} rules\nnext: try these again alone: {again}"
 
 
 def as_json(router: Router, outcomes: list[Outcome]) -> dict[str, Any]:

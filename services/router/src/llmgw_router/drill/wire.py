@@ -23,6 +23,14 @@ class Unreachable(Exception):
     """The router does not answer at all: there is nothing to judge."""
 
 
+class Misplaced(Exception):
+    """There is a router, and it is not one that a drill can be done on as it was asked for."""
+
+    def __init__(self, what: str, next_step: str) -> None:
+        super().__init__(what)
+        self.next_step = next_step
+
+
 @dataclass(frozen=True)
 class Answer:
     """One answer, however it ended."""
