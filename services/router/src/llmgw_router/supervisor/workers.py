@@ -104,9 +104,7 @@ class WorkerPool:
         """Put another configuration in force, from each worker's next request on."""
         self._worker_config = config
         self.choices.keep(config.choosing.keep_decisions)
-        for seat in self._seats:
-            if seat.process is not None:
-                seat.process.send(ipc.Reconfigure(config=config))
+        self._to_all([ipc.Reconfigure(config=config)])
 
     def push_table(self, update: ipc.TableUpdate) -> None:
         """Put a whole table in force; every worker is sent what differs. `seq` is counted here."""
@@ -120,9 +118,7 @@ class WorkerPool:
                 homeless[0].endpoint_id,
             )
         self._tally.marked(self._pushes.draining)
-        for seat in self._seats:
-            if seat.process is not None:
-                seat.process.send(delta)
+        self._to_all([delta])
 
     @property
     def keys_held(self) -> int:
@@ -155,9 +151,7 @@ class WorkerPool:
 
     def refuse(self, refusal: ipc.ActivationRefused) -> None:
         """Answer every request held for the model, in every worker, with this."""
-        for seat in self._seats:
-            if seat.process is not None:
-                seat.process.send(refusal)
+        self._to_all([refusal])
 
     @property
     def suspects(self) -> frozenset[str]:
@@ -171,10 +165,7 @@ class WorkerPool:
 
     def probed(self, alive: Iterable[str], dead: Iterable[str]) -> None:
         """Tell every worker what health checks have shown."""
-        message = ipc.Probed(alive=tuple(alive), dead=tuple(dead))
-        for seat in self._seats:
-            if seat.process is not None:
-                seat.process.send(message)
+        self._to_all([ipc.Probed(alive=tuple(alive), dead=tuple(dead))])
 
     def activity(self) -> list[tuple[ipc.EndpointRow, EndpointActivity]]:
         """In-flight, picks and newest touch of every endpoint, summed over the workers."""
