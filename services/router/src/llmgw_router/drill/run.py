@@ -67,8 +67,8 @@ async def _look(router: Router) -> None:
     if answer.status == 404:
         raise Misplaced(
             f"this router has no model {router.model}",
-            "start `llmgw-router drill-engine` and give it to the router as an endpoint of that model, or name "
-            "another: --model NAME",
+            "start `llmgw-router drill-engine` and give it to the router as an endpoint of that model, "
+            "or name another: --model NAME",
         )
     if answer.status == 200 and b'"drill.echo"' not in answer.body:
         raise Misplaced(
