@@ -324,6 +324,82 @@ async def test_upgrades_are_not_tunnelled(tmp_path: Path) -> None:
     assert up.seen == []
 
 
+H2C = [
+    b"host: r",
+    b"connection: Upgrade, HTTP2-Settings",
+    b"upgrade: h2c",
+    b"http2-settings: AAMAAABkAARAAAAAAAIAAAAA",
+]
+
+
+def offering(body: bytes, *, chunked: bool = False, more: tuple[bytes, ...] = ()) -> bytes:
+    framing = b"transfer-encoding: chunked" if chunked else b"content-length: %d" % len(body)
+    if chunked:
+        body = b"%x\r\n%b\r\n0\r\nx-trailer: 1\r\n\r\n" % (len(body), body)
+    head = b"\r\n".join([b"POST /v1/chat/completions HTTP/1.1", *H2C, framing, *more])
+    return head + b"\r\n\r\n" + body
+
+
+@pytest.mark.parametrize("size", [1, 50, 100_000])
+async def test_an_offer_of_http_2_is_ignored(tmp_path: Path, size: int) -> None:
+    """W57, W51: RFC 9110 section 7.8. Bodies keep their framing, and what follows is the next request."""
+    bodies = [b'{"model":"m","n":%d}' % n for n in range(4)]
+    sent = (
+        offering(bodies[0])
+        + offering(bodies[1], chunked=True)
+        + b"\r\n".join([b"GET /health/none HTTP/1.1", *H2C, b"", b""])
+        + b"POST /v1/chat/completions HTTP/1.1\r\nhost: r\r\ncontent-length: %d\r\n\r\n%b"
+        % (len(bodies[2]), bodies[2])
+        + offering(bodies[3], more=(b"connection: close",))
+    )
+    async with (
+        Upstream(answering(json_answer())) as up,
+        router(tmp_path, up.port) as r,
+        await r.client() as c,
+    ):
+        for at in range(0, len(sent), size):
+            c.send(sent[at : at + size])
+        statuses = [(await c.answer()).status for _ in range(5)]
+        assert [statuses[n] for n in (0, 1, 3, 4)] == [200] * 4
+        assert await c.ended()
+    assert [one.body for one in up.seen] == bodies
+    for one in up.seen:
+        assert not one.all(b"upgrade") + one.all(b"http2-settings")
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        (b"transfer-encoding: chunked",),
+        (b"content-length: 3",),
+        (b"upgrade: WebSocket",),
+    ],
+)
+async def test_an_offer_does_not_hide_what_is_refused(tmp_path: Path, more: tuple[bytes, ...]) -> None:
+    """W51: two framings, two lengths; W57."""
+    async with (
+        Upstream(answering(json_answer())) as up,
+        router(tmp_path, up.port) as r,
+        await r.client() as c,
+    ):
+        c.send(offering(BODY, more=more))
+        assert (await c.answer()).status == (501 if b"upgrade" in more[0] else 400)
+        assert await c.ended()
+    assert up.seen == []
+
+
+async def test_a_transfer_encoding_stands_once(tmp_path: Path) -> None:
+    """W51: of two lines the last would decide alone."""
+    async with (
+        Upstream(answering(json_answer())) as up,
+        router(tmp_path, up.port) as r,
+        await r.client() as c,
+    ):
+        c.send(offering(BODY, chunked=True, more=(b"transfer-encoding: chunked",)))
+        assert (await c.answer()).status == 400
+    assert up.seen == []
+
+
 async def test_pipelined_requests_are_answered_in_order(tmp_path: Path) -> None:
     """W50."""
 

@@ -32,6 +32,8 @@ REQ_TRACE: Final = 10
 #: What a client asks of us, not of an engine.
 REQ_PROFILE: Final = 30
 REQ_HEARTBEAT: Final = 31
+#: Another protocol that a client would rather speak.
+REQ_UPGRADE: Final = 32
 
 #: Which web page asks, said by browsers.
 REQ_ORIGIN: Final = 20
@@ -70,7 +72,7 @@ REQUEST: Final[dict[bytes, int]] = {
     b"proxy-connection": REQ_DROP,
     b"te": REQ_DROP,
     b"trailer": REQ_DROP,
-    b"upgrade": REQ_DROP,
+    b"upgrade": REQ_UPGRADE,
     b"http2-settings": REQ_DROP,
 }
 

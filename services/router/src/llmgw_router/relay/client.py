@@ -29,6 +29,7 @@ from llmgw_router.core.heads import (
     REQ_PROFILE,
     REQ_TRACE,
     REQ_TRANSFER,
+    REQ_UPGRADE,
     REQUEST,
     Fields,
     is_sane_id,
@@ -40,6 +41,7 @@ from llmgw_router.relay.exchange import Exchange
 from llmgw_router.relay.hub import Hub
 from llmgw_router.relay.known_heads import RequestHead, keep, left_out_length, split
 from llmgw_router.relay.request import Request
+from llmgw_router.relay.upgrades import go_on_behind, may_be_ignored
 
 #: Bytes of later requests kept while one is answered; beyond, the socket is not read.
 _AHEAD_BYTES = 64 * 1024
@@ -61,14 +63,16 @@ class ClientConnection(asyncio.Protocol):
         "_head_bytes",
         "_head_done",
         "_lines",
-        "_parser",
         "_pumping",
+        "_put_off",
         "_ready",
+        "_upgrade",
         "began",
         "closed",
         "closing",
         "current",
         "hub",
+        "parser",
         "parsing",
         "paused",
         "served",
@@ -82,7 +86,7 @@ class ClientConnection(asyncio.Protocol):
 
     def __init__(self, hub: Hub) -> None:
         self.hub = hub
-        self._parser = httptools.HttpRequestParser(self)
+        self.parser = httptools.HttpRequestParser(self)
         #: The request whose answer is being made.
         self.current: Exchange | None = None
         #: The request that is arriving.
@@ -90,6 +94,10 @@ class ClientConnection(asyncio.Protocol):
         self._ready: deque[Exchange] = deque()
         self._ahead = bytearray()
         self._pumping = False
+        #: What the request that is arriving would rather speak ...
+        self._upgrade: bytes | None = None
+        #: ... and that it is not complete yet, although the parser has said so.
+        self._put_off = False
         #: Nothing that arrives is of interest any more.
         self._deaf = False
         self.closed = False
@@ -169,7 +177,11 @@ class ClientConnection(asyncio.Protocol):
                 exchange.connection_values = []
             exchange.connection_values.append(value)
         elif field == REQ_TRANSFER:
+            if exchange.transfer is not None:
+                exchange.refusal = (errors.BAD_REQUEST, "The Transfer-Encoding header is given twice.")
             exchange.transfer = value
+        elif field == REQ_UPGRADE:
+            self._upgrade = value if self._upgrade is None else self._upgrade + b"," + value
         elif field == REQ_ID:
             if is_sane_id(value):
                 exchange.request_id = value
@@ -196,8 +208,8 @@ class ClientConnection(asyncio.Protocol):
         assert exchange is not None
         self._head_done = True
         self._lines = None
-        exchange.method = self._parser.get_method()
-        refusal = unacceptable(exchange, self._parser.get_http_version(), self.hub.limits)
+        exchange.method = self.parser.get_method()
+        refusal = unacceptable(exchange, self.parser.get_http_version(), self.hub.limits)
         if refusal is not None:
             exchange.refusal = refusal
             self._give_up(exchange)
@@ -206,7 +218,8 @@ class ClientConnection(asyncio.Protocol):
         ):
             # Only in turn: else it would be read as the beginning of an earlier answer.
             self.transport.write(_CONTINUE)
-        exchange.body_bytes = 0
+        if self._upgrade is None or not self.parser.should_upgrade():
+            exchange.body_bytes = 0
 
     def on_body(self, part: bytes) -> None:
         exchange = self.parsing
@@ -229,13 +242,18 @@ class ClientConnection(asyncio.Protocol):
         exchange = self.parsing
         if exchange is None:
             return
+        if self._upgrade is not None:
+            offered, self._upgrade = self._upgrade, None
+            if self.parser.should_upgrade() and exchange.method != b"CONNECT" and may_be_ignored(offered):
+                self._put_off = True
+                return
         self.parsing = None
         body = self._body
         if body:
             exchange.has_body = True
             exchange.body = body if isinstance(body, bytes) or len(body) > BIG_BYTES else bytes(body)
             self._body = b""
-        exchange.keep = self._parser.should_keep_alive()
+        exchange.keep = self.parser.should_keep_alive()
         self._ready.append(exchange)
 
     def _give_up(self, exchange: Exchange) -> None:
@@ -276,12 +294,21 @@ class ClientConnection(asyncio.Protocol):
                     return
         queued = len(self._ready)
         limit = self.hub.limits.max_head_bytes
+        rest: bytes | memoryview = data
         try:
-            self._parser.feed_data(data)
-        except httptools.HttpParserUpgrade:
-            # llhttp completes the message before it says so; what follows would be another protocol.
-            self._refuse_last(errors.NO_UPGRADE, "Upgrades are not supported on this port.")
-            return
+            while True:
+                try:
+                    self.parser.feed_data(rest)
+                    break
+                except httptools.HttpParserUpgrade as upgrade:
+                    if self._deaf:
+                        return
+                    if not self._put_off:
+                        # The message is complete; what follows would be another protocol.
+                        self._refuse_last(errors.NO_UPGRADE, "Upgrades are not supported on this port.")
+                        return
+                    self._ignore_upgrade()
+                    rest = memoryview(rest)[upgrade.args[0] :]
         except httptools.HttpParserCallbackError as error:
             self.hub.log_bug("parsing a request", error)
             self.refuse_next(errors.INTERNAL, "Internal error of the router.")
@@ -309,6 +336,20 @@ class ClientConnection(asyncio.Protocol):
             self._head_bytes = 0
             if whole is not None and len(self._ready) == queued + 1:
                 self._remember(whole[0], self._ready[-1])
+
+    def _ignore_upgrade(self) -> None:
+        """Read on behind the head that is done as if it had offered nothing (W57)."""
+        exchange = self.parsing
+        assert exchange is not None
+        self._put_off = False
+        length, exchange.body_bytes = exchange.body_bytes, 0
+        go_on_behind(
+            self,
+            self.parser.get_http_version(),
+            keep=self.parser.should_keep_alive(),
+            length=length if exchange.has_body else None,
+            chunked=exchange.transfer is not None,
+        )
 
     def _again(self, known: RequestHead, body: bytes) -> Exchange:
         """The request that llhttp would make of this head, as it did before, and this body."""
