@@ -130,7 +130,7 @@ class EndpointEntry(BaseModel):
             pool=self.pool,
             weight=self.weight,
             tier=self.tier,
-            credential=self.credential.get_secret_value() if self.credential else None,
+            credential=self.credential.get_secret_value() if self.credential is not None else None,
             ca=str(self.ca) if self.ca else None,
             server_name=self.server_name,
         )

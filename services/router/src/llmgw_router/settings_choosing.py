@@ -2,12 +2,23 @@
 
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
 from llmgw_router.core.config import Choosing
+from llmgw_router.core.heads import REQUEST
 
 Share = Annotated[float, Field(ge=0, le=1)]
-HeaderName = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9-]{0,63}$")]
+
+
+def _names_a_session(name: str) -> str:
+    if name.lower().encode() in REQUEST:
+        raise ValueError(f"{name} is a secret, or means something else; take one such as x-session-id")
+    return name
+
+
+HeaderName = Annotated[
+    str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9-]{0,63}$"), AfterValidator(_names_a_session)
+]
 
 
 class ChoosingEntry(BaseModel):

@@ -4,6 +4,13 @@ from urllib.parse import urlsplit
 
 from pydantic import BaseModel, ConfigDict, Field, SecretStr, field_validator
 
+from llmgw_router.core.header_texts import is_name, is_value
+
+#: An export's own: another of them would make it another message.
+_OURS = frozenset(
+    ("connection", "content-encoding", "content-length", "content-type", "host", "transfer-encoding")
+)
+
 
 class TracingEntry(BaseModel):
     """Spans of sampled exchanges, exported by OTLP over HTTP. Off while `endpoint` is not set."""
@@ -29,6 +36,21 @@ class TracingEntry(BaseModel):
         if parts.query or parts.fragment or parts.username is not None:
             raise ValueError("an OTLP endpoint has no user, query or fragment; credentials go into `headers`")
         return endpoint.strip().rstrip("/")
+
+    @field_validator("headers")
+    @classmethod
+    def _can_be_sent(cls, headers: dict[str, SecretStr]) -> dict[str, SecretStr]:
+        for name, value in headers.items():
+            if not is_name(name):
+                raise ValueError(f"{name!r} is no header name")
+            if name.lower() in _OURS:
+                raise ValueError(f"{name} is set by the export itself")
+            if not is_value(value.get_secret_value()):
+                raise ValueError(
+                    f"the value of {name} cannot be sent: it is empty, begins or ends with a blank, or holds "
+                    "control characters or what is not ASCII"
+                )
+        return headers
 
     @property
     def traces_url(self) -> str | None:

@@ -6,6 +6,7 @@ A message that cannot be meant raises BadRoutes: the session ends and another co
 from urllib.parse import urlsplit
 
 from llmgw.v1 import routing_pb2 as pb
+from llmgw_router.core.header_texts import NO_CREDENTIAL, is_credential
 from llmgw_router.core.learned import CatalogEntry, Delta, Fleet, FleetClass, FleetFabric, Snapshot
 from llmgw_router.core.table import Availability, EndpointRow, ModelRow
 
@@ -33,6 +34,8 @@ def endpoint_row(message: pb.Endpoint) -> EndpointRow:
         raise BadRoutes(f"endpoint {message.endpoint_id} has URL {message.url!r}") from None
     if url.scheme not in ("http", "https") or not url.hostname:
         raise BadRoutes(f"endpoint {message.endpoint_id} has URL {message.url!r}")
+    if message.HasField("credential") and not is_credential(message.credential):
+        raise BadRoutes(f"endpoint {message.endpoint_id} has {NO_CREDENTIAL}")
     return EndpointRow(
         endpoint_id=message.endpoint_id,
         replica_id=message.replica_id,

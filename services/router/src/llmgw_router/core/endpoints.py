@@ -10,6 +10,7 @@ from urllib.parse import SplitResult, urlsplit
 
 from llmgw_kit.errors import InvalidRequest
 from llmgw_router.core.activity import RESERVED_FIELDS
+from llmgw_router.core.header_texts import NO_CREDENTIAL, is_credential
 from llmgw_router.core.table import Availability, EndpointRow, ModelRow
 
 EXPECTED = "id=URL=model[,model]"
@@ -37,6 +38,13 @@ class StaticEndpoint:
     #: Of an https endpoint: a file of authorities, and the name in its certificate. None: the usual ones.
     ca: str | None = None
     server_name: str | None = None
+
+    @property
+    def shown(self) -> str:
+        """For messages, without its credential."""
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        url = f"{'https' if self.tls else 'http'}://{host}:{self.port}{self.base_path}"
+        return f"{url} ({', '.join(self.models)})"
 
     def __repr__(self) -> str:
         return f"<static {self.endpoint_id} {self.host}:{self.port}{self.base_path} {','.join(self.models)}>"
@@ -84,6 +92,11 @@ def static_endpoint(
         raise _bad(f"endpoint {endpoint_id} names model {twice[0]} twice")
     if weight < 1:
         raise InvalidRequest(f"endpoint {endpoint_id} has weight {weight}; expected 1 or more")
+    if credential is not None and not is_credential(credential):
+        raise InvalidRequest(
+            f"endpoint {endpoint_id} has {NO_CREDENTIAL}",
+            next_steps=["look for a line end behind it; without one, leave `credential` out"],
+        )
     parts, port = _split_url(endpoint_id, url.strip())
     assert parts.hostname is not None
     if parts.scheme == "http" and (ca is not None or server_name is not None):
@@ -150,7 +163,7 @@ def check_together(endpoints: Iterable[StaticEndpoint]) -> None:
         other = seen.get(endpoint.endpoint_id)
         if other is not None:
             raise InvalidRequest(
-                f"endpoint id {endpoint.endpoint_id} is used twice: {other!r} and {endpoint!r}",
+                f"endpoint id {endpoint.endpoint_id} is used twice: {other.shown} and {endpoint.shown}",
                 next_steps=["each endpoint needs an id of its own, over --endpoint and the file together"],
             )
         seen[endpoint.endpoint_id] = endpoint
