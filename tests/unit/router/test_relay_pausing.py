@@ -103,3 +103,18 @@ async def test_the_next_answer_waits_until_the_last_has_been_taken(pair: Pair) -
     assert not pair.up_wire.reading
     pair.client.resume_writing()
     assert pair.up_wire.reading
+
+
+@pytest.mark.parametrize("slow", [False, True])
+async def test_a_slow_reader_does_not_make_its_engine_slow(pair: Pair, slow: bool) -> None:
+    """Of a stream that was ever held back, the bytes a second are the client's."""
+    pair.client.data_received(REQUEST)
+    pair.upstream.data_received(HEAD + b"9\r\ndata: x\n\n\r\n")
+    exchange = pair.client.current
+    assert exchange is not None
+    exchange.first_ns -= 10**9
+    if slow:
+        pair.client.pause_writing()
+        pair.client.resume_writing()
+    pair.upstream.data_received(b"0\r\n\r\n")
+    assert pair.endpoint.speed.rates == (0 if slow else 1)

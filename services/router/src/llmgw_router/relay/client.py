@@ -72,6 +72,7 @@ class ClientConnection(asyncio.Protocol):
         "closing",
         "current",
         "hub",
+        "last_paused",
         "parser",
         "parsing",
         "paused",
@@ -105,6 +106,8 @@ class ClientConnection(asyncio.Protocol):
         self.closing: float | None = None
         #: The client does not take what we write.
         self.paused = False
+        #: When that was last so, in the coarse clock.
+        self.last_paused = -1.0
         self.stalled_since = 0.0
         self.stalled_bytes = 0
         self.served = 0
@@ -464,7 +467,7 @@ class ClientConnection(asyncio.Protocol):
 
     def pause_writing(self) -> None:
         self.paused = True
-        self.stalled_since = self.hub.now
+        self.stalled_since = self.last_paused = self.hub.now
         self.stalled_bytes = self.transport.get_write_buffer_size()
         exchange = self.current
         if exchange is not None and exchange.upstream is not None:
@@ -472,6 +475,7 @@ class ClientConnection(asyncio.Protocol):
 
     def resume_writing(self) -> None:
         self.paused = False
+        self.last_paused = self.hub.now
         self.stalled_bytes = 0
         exchange = self.current
         if exchange is not None and exchange.upstream is not None:

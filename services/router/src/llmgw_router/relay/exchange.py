@@ -267,7 +267,13 @@ class Exchange(Ending):
         failure = None if self.tail is None else self.tail.failure()
         if failure is None:
             endpoint.ended(self, connection.status)
-            if connection.is_stream and self.first_ns and not isinstance(endpoint, ColdEndpoint):
+            if (
+                connection.is_stream
+                and self.first_ns
+                and not isinstance(endpoint, ColdEndpoint)
+                # Else its client has made the pace.
+                and self.client.last_paused < self.started
+            ):
                 endpoint.speed.streamed(self.bytes_out, (now_ns - self.first_ns) / 1e9)
         else:
             # All of it has been passed on as it came; it counts as the failure that it is (HO02).
