@@ -17,7 +17,7 @@ from llmgw_router.relay.accounting import CONNECT
 from llmgw_router.relay.blame import blame, explain
 from llmgw_router.relay.ending import Ending
 from llmgw_router.relay.endpoint import ColdEndpoint
-from llmgw_router.relay.held import ask_next, note_response
+from llmgw_router.relay.held import ask_next, next_to_ask, note_response
 from llmgw_router.relay.opening import ERROR_EVENT, opened
 from llmgw_router.relay.phase import ARRIVING, CONNECTING, HELD, RELAYING, WAITING
 from llmgw_router.relay.room import refuse_cold
@@ -357,7 +357,7 @@ class Exchange(Ending):
         """Where to ask instead, by the newest table; None: nowhere, or asked often enough."""
         if self.asking is not None:
             self.tried = [*(self.tried or ()), failed]
-            return self.asking.pop() if self.asking else None
+            return next_to_ask(self)
         return self.hub.choosing.again(self, failed)
 
     def stop_upstream(self, kind: Kind, message: str) -> None:

@@ -53,16 +53,25 @@ def ask_holder(exchange: "Exchange") -> None:
     exchange.send(holder, exchange.started_ns)
 
 
+def next_to_ask(exchange: "Exchange") -> "EngineEndpoint | None":
+    """Of those that are asked in turn. Who has left the table since then has no claim to a column of the
+    slots any more, and who drains gets nothing new."""
+    while exchange.asking:
+        other = exchange.asking.pop()
+        if not other.leaving:
+            return other
+    return None
+
+
 def ask_next(exchange: "Exchange") -> bool:
     """Whether another replica is asked instead of the one that does not have it."""
-    asking = exchange.asking
     endpoint = exchange.endpoint
-    if not asking or endpoint is None:
+    other = next_to_ask(exchange)
+    if other is None or endpoint is None:
         return False
     now_ns = monotonic_ns()
     endpoint.ended(exchange, 404)
     endpoint.release(now_ns, exchange)
-    other = asking.pop()
     exchange.endpoint = exchange.upstream = None
     exchange.model = other.row.model
     exchange.send(other, now_ns)

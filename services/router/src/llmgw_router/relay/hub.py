@@ -136,6 +136,16 @@ class Hub:
         except Exception:
             self.bug(exchange)
 
+    def each_connection(self, doing: str, step: "Callable[[ClientConnection], None]") -> None:
+        """Take one step of every connection. A bug costs the one that it is met at, not those behind it."""
+        for client in tuple(self.connections):
+            try:
+                step(client)
+            except Exception as error:
+                self.log_bug(doing, error)
+                # Its loss gives back what it holds.
+                client.transport.abort()
+
     def log_bug(self, doing: str, error: Exception) -> None:
         """The traceback of what should not have happened, for the supervisor's log."""
         cause = error.__context__ or error

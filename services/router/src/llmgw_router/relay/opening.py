@@ -52,6 +52,9 @@ def _failed(exchange: "Exchange", connection: "UpstreamConnection", failure: Fai
         endpoint.unanswered(exchange, Reason.FAILING)
         if _ask_instead(exchange):
             return
+    else:
+        # It judges the request: it is alive (HO25).
+        endpoint.ended(exchange, failure.status)
     exchange.code = ERROR_EVENT
     connection.is_stream = False
     connection.content_type = b"application/json"

@@ -4,7 +4,7 @@ from time import monotonic_ns
 from typing import TYPE_CHECKING, Final
 
 from llmgw_router.relay import ipc
-from llmgw_router.relay.phase import ARRIVING, CONNECTING, HELD, OVER, RELAYING, WAITING
+from llmgw_router.relay.phase import ARRIVING, CONNECTING, HELD, OVER, QUEUED, RELAYING, WAITING
 
 if TYPE_CHECKING:
     from llmgw_router.relay.hub import Hub
@@ -19,6 +19,7 @@ _WORDS: Final = {
     WAITING: "waiting",
     RELAYING: "relaying",
     OVER: "over",
+    QUEUED: "queued",
 }
 
 
@@ -43,7 +44,7 @@ def running(hub: "Hub", ask: int) -> ipc.Running:
                 path=exchange.path.decode("latin-1"),
                 model=exchange.model,
                 endpoint_id=None if endpoint is None else endpoint.name,
-                phase=_WORDS.get(exchange.phase, "queued"),
+                phase=_WORDS[exchange.phase],
                 age_s=round((now_ns - exchange.started_ns) / 1e9, 3) if exchange.started_ns else 0.0,
                 bytes_out=exchange.bytes_out,
                 chunks=exchange.chunks,

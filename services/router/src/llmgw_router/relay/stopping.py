@@ -86,17 +86,21 @@ class Stopping:
             hub.loop.call_later(_FAREWELL_S, self._part)
 
     def _part(self) -> None:
-        for client in tuple(self._hub.connections):
-            if client.current is None and client.parsing is None:
-                client.end()
+        self._hub.each_connection("parting from a connection", _end_if_silent)
 
     def _deadline(self) -> None:
         hub = self._hub
-        for client in tuple(hub.connections):
-            if client.current is not None:
-                client.current.stop_upstream(
-                    errors.STOPPING, "The router stopped before the answer was complete."
-                )
-            client.end()
+        hub.each_connection("cutting a connection", _cut)
         # One turn of the loop more, so that the last bytes leave.
         hub.loop.call_later(0.2, self._end, 0)
+
+
+def _end_if_silent(client: ClientConnection) -> None:
+    if client.current is None and client.parsing is None:
+        client.end()
+
+
+def _cut(client: ClientConnection) -> None:
+    if client.current is not None:
+        client.current.stop_upstream(errors.STOPPING, "The router stopped before the answer was complete.")
+    client.end()

@@ -20,17 +20,7 @@ def sweep(hub: "Hub") -> None:
     """One pass over every client connection and every pooled upstream connection."""
     hub.tick()
     now = hub.now
-    for client in tuple(hub.connections):
-        exchange = client.current
-        if exchange is None:
-            _waiting_for_client(client, now)
-        elif client.paused and _stalled(client, now):
-            exchange.code = errors.WRITE_STALL.label
-            hub.counters[_STALLED] += 1
-            # Nobody reads: there is no way to say so. The loss of the connection releases the rest.
-            client.transport.abort()
-        else:
-            _look_at(exchange, now)
+    hub.each_connection("looking at a connection", _look)
     for endpoint in hub.endpoints():
         idle = endpoint.idle
         # Least recently used first.
@@ -40,6 +30,20 @@ def sweep(hub: "Hub") -> None:
     hub.choosing.flush()
     hub.room.report()
     hub.flush()
+
+
+def _look(client: "ClientConnection") -> None:
+    hub = client.hub
+    exchange = client.current
+    if exchange is None:
+        _waiting_for_client(client, hub.now)
+    elif client.paused and _stalled(client, hub.now):
+        exchange.code = errors.WRITE_STALL.label
+        hub.counters[_STALLED] += 1
+        # Nobody reads: there is no way to say so. The loss of the connection releases the rest.
+        client.transport.abort()
+    else:
+        _look_at(exchange, hub.now)
 
 
 def _waiting_for_client(client: "ClientConnection", now: float) -> None:
@@ -96,10 +100,10 @@ def _look_at(exchange: "Exchange", now: float) -> None:
         _out_of_time(exchange, errors.TIMEOUT_TOTAL, "total_s", profile.total_s, "It was not over")
     elif phase == HELD:
         if now >= exchange.hold_until:
-            exchange.hub.room.expire(exchange)
+            exchange.hub.guard(exchange, exchange.hub.room.expire, exchange)
     elif phase == QUEUED:
         if now >= exchange.hold_until:
-            exchange.hub.queue.expire(exchange)
+            exchange.hub.guard(exchange, exchange.hub.queue.expire, exchange)
     elif phase == CONNECTING:
         if now - exchange.since > profile.connect_s:
             _out_of_time(exchange, errors.TIMEOUT_CONNECT, "connect_s", profile.connect_s, "No connection")
@@ -107,9 +111,10 @@ def _look_at(exchange: "Exchange", now: float) -> None:
         if exchange.opening and now - exchange.touched > WAIT_S:
             exchange.hub.guard(exchange, exchange.open_anyway)
             return
-        limit = (
-            profile.first_byte_s if exchange.dialect is not None else exchange.hub.limits.cold_first_byte_s
-        )
+        if exchange.dialect is None:
+            _look_at_page(exchange, now)
+            return
+        limit = profile.first_byte_s
         if limit is not None and now - exchange.since > limit:
             _out_of_time(
                 exchange, errors.TIMEOUT_FIRST_BYTE, "first_byte_s", limit, "The engine sent no first byte"
@@ -118,6 +123,19 @@ def _look_at(exchange: "Exchange", now: float) -> None:
         limit = profile.idle_s
         if limit is not None and now - exchange.touched > limit:
             _out_of_time(exchange, errors.STREAM_IDLE, "idle_s", limit, "The engine sent nothing more")
+
+
+def _look_at_page(exchange: "Exchange", now: float) -> None:
+    """Of what is no inference no profile says how long it may take."""
+    limit = exchange.hub.limits.cold_first_byte_s
+    if now - exchange.since > limit:
+        exchange.limit = errors.limit("cold_first_byte_s", limit)
+        exchange.hub.guard(
+            exchange,
+            exchange.stop_upstream,
+            errors.TIMEOUT_FIRST_BYTE,
+            f"No first byte came within {limit:g} s (cold_first_byte_s).",
+        )
 
 
 def _out_of_time(exchange: "Exchange", kind: errors.Kind, name: str, limit: float, what: str) -> None:
