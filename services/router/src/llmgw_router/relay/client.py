@@ -484,7 +484,9 @@ class ClientConnection(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self.closed = True
-        self.hub.disconnected(self)
+        hub = self.hub
         exchange = self.current
         if exchange is not None:
-            exchange.client_left()
+            hub.guard(exchange, exchange.client_left)
+        # Last: a worker that drains ends with its last connection, and tells nothing after that.
+        hub.disconnected(self)
