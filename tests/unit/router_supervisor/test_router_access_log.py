@@ -1,6 +1,9 @@
 """Lines of the access log, and the spans of the same record."""
 
+import asyncio
+import contextlib
 import json
+import os
 from pathlib import Path
 
 import msgspec
@@ -64,7 +67,7 @@ async def test_a_file_gets_whole_lines_and_is_opened_anew_when_it_was_moved(tmp_
     log.to(tmp_path / "b.jsonl")
     log.offer([RECORD])
     await log.flush()
-    log.close()
+    await log.close()
     assert [len((tmp_path / name).read_text().splitlines()) for name in ("a.1", "a.jsonl", "b.jsonl")] == [
         2,
         1,
@@ -92,6 +95,44 @@ async def test_what_cannot_be_written_or_kept_is_counted(
     log.offer([RECORD] * 4)
     log.offer([RECORD] * 4)
     assert log.dropped == 7 + 3
+
+
+@pytest.mark.timeout(30)
+async def test_a_pipe_that_nobody_reads_holds_no_stop(tmp_path: Path) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
+    log = AccessLog(pipe, FakeClock().monotonic_s, close_s=0.0)
+    running = asyncio.create_task(log.run())
+    log.offer([RECORD] * 1000)
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    running.cancel()
+    await asyncio.gather(running, return_exceptions=True)
+    log.offer([RECORD] * 10)
+    await asyncio.wait_for(log.close(), 10)
+    assert (log.written, log.dropped) == (0, 1010)
+    os.close(reader)
+
+
+async def test_a_pipe_that_is_read_slowly_gets_whole_lines(tmp_path: Path) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
+    log = AccessLog(pipe, FakeClock().monotonic_s)
+    log.offer([RECORD] * 500)
+    writing = asyncio.create_task(log.flush())
+    got = b""
+    while not writing.done():
+        await asyncio.sleep(0)
+        with contextlib.suppress(BlockingIOError):
+            got += os.read(reader, 3000)
+    with contextlib.suppress(BlockingIOError):
+        while piece := os.read(reader, 65536):
+            got += piece
+    await log.close()
+    assert got == line(RECORD) * 500
+    os.close(reader)
 
 
 def test_spans_tell_the_wait_the_engine_and_the_whole() -> None:

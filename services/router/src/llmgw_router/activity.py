@@ -72,6 +72,10 @@ class ActivityLoop:
         except Unavailable as e:
             log.warning("%s; the report ends with its TTL", e.text)
 
+    async def close(self) -> None:
+        """Close the connections to Redis."""
+        await self._store.close()
+
     def _observe(self) -> None:
         self._memory = observe(
             self._memory,

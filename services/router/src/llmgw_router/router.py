@@ -147,19 +147,19 @@ class Router:
 
     def serve_static(self) -> None:
         """Put the configured endpoints in force."""
-        plain, models = static_table(self.settings.static_endpoints())
+        self.board.publish(self._static_routes(self.settings), Source.STATIC)
+
+    def _static_routes(self, settings: RouterSettings) -> Routes:
+        plain, models = static_table(settings.static_endpoints())
         rows = self._generations.named(plain)
-        self.board.publish(
-            Routes(
-                endpoints={row.endpoint_id: row for row in rows},
-                models={row.name: CatalogEntry(row=row) for row in models},
-            ),
-            Source.STATIC,
+        return Routes(
+            endpoints={row.endpoint_id: row for row in rows},
+            models={row.name: CatalogEntry(row=row) for row in models},
         )
 
     def serve_keys(self, entries: Sequence[KeyEntry]) -> None:
-        """Put the keys of the file in force; also again, when it has changed."""
-        keys_file.put_in_force(entries, self.pool)
+        """Put the keys of the file in force."""
+        keys_file.put_in_force(keys_file.rows(entries), self.pool)
 
     def follow_keys(self, dsn: str) -> None:
         """Learn keys from the database, and what becomes of them."""
@@ -241,32 +241,43 @@ class Router:
         self._spawn(self.activity.run(), "activity")
 
     def adopt(self, settings: RouterSettings) -> None:
-        """Put other settings in force, as far as they can change (reload.AT_START cannot)."""
-        config = settings.worker_config()
-        before, self.settings = self.settings, settings
+        """Put other settings in force, as far as they can change (reload.AT_START cannot).
+
+        Whatever may go wrong is done before the first of it counts: it raises, and the old ones stay."""
+        before = self.settings
+        config, trusted = settings.worker_config(), settings.upstream_tls()
+        routes = self._static_routes(settings) if settings.endpoints != before.endpoints else None
+        keys = keys_file.rows(settings.keys) if settings.keys != before.keys else None
+        spans = self._exporter(settings.tracing)
+        self.settings = settings
         logging.getLogger().setLevel(settings.log_level.upper())
         self.access_log.to(settings.access_log_file)
         # Also where nothing in it differs: a file that it names may be another, with the same name.
         self.pool.reconfigure(config)
-        self._trusted = settings.upstream_tls()
-        if settings.endpoints != before.endpoints:
-            self.serve_static()
-        if settings.keys != before.keys:
-            self.serve_keys(settings.keys)
-        if settings.tracing != before.tracing:
-            self.trace_to(settings.tracing)
+        self._trusted = trusted
+        if routes is not None:
+            self.board.publish(routes, Source.STATIC)
+        if keys is not None:
+            keys_file.put_in_force(keys, self.pool)
+        self._trace_by(spans, settings.tracing)
 
-    def trace_to(self, entry: TracingEntry) -> None:
+    def _exporter(self, entry: TracingEntry) -> "OtlpExporter | None":
+        """The one there is; a new one, which does nothing yet; None while none is needed."""
+        if self.spans is not None or entry.traces_url is None:
+            return self.spans
+        from llmgw_router.adapters.tracing import OtlpExporter
+
+        return OtlpExporter(
+            entry, instance=socket.gethostname(), version=importlib.metadata.version("llmgw-router")
+        )
+
+    def _trace_by(self, spans: "OtlpExporter | None", entry: TracingEntry) -> None:
         """Export spans there from now on; sampling is the workers' matter."""
-        if self.spans is not None:
-            self.spans.reconfigure(entry)
-        elif entry.traces_url is not None:
-            from llmgw_router.adapters.tracing import OtlpExporter
-
-            self.spans = OtlpExporter(
-                entry, instance=socket.gethostname(), version=importlib.metadata.version("llmgw-router")
-            )
-            self._spawn(self.spans.run(), "spans")
+        if spans is not None:
+            spans.reconfigure(entry)
+            if self.spans is None:
+                self._spawn(spans.run(), "spans")
+            self.spans = spans
 
     async def run(
         self, stop: StopSignal, reloading: Coroutine[Any, Any, None], refresh: Callable[[], None]
@@ -276,7 +287,7 @@ class Router:
         self._spawn(self._read_metrics(refresh), "metrics")
         self._spawn(self.access_log.run(), "access log")
         self._spawn(self.pool.watch(hang_s=self.settings.worker_hang_s, sleep=self.clock.sleep), "watch")
-        self.trace_to(self.settings.tracing)
+        self._trace_by(self._exporter(self.settings.tracing), self.settings.tracing)
         self._spawn(keep_probing(self.pool, self.board, self._probe(), self.clock), "health checks")
         await until_stopped(stop, *self._tasks)
 
@@ -327,9 +338,10 @@ class Router:
             await self.usage.close()
         if self._state is not None:
             self._state.close()
+        if self.activity is not None:
+            await self.activity.close()
         # What the workers said last.
-        await self.access_log.flush()
-        self.access_log.close()
+        await self.access_log.close()
         if self.spans is not None:
             await self.spans.close()
 

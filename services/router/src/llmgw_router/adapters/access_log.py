@@ -6,7 +6,10 @@ A destination that does not take lines costs lines, not memory and not requests:
 import asyncio
 import logging
 import os
+import select
+import stat
 import sys
+import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -21,6 +24,12 @@ log = logging.getLogger(__name__)
 MOST_WAITING = 100_000
 #: A failing destination is told of this often.
 REPEAT_S = 60.0
+#: At the end the destination has so long to take what is left: a pipe that nobody reads must not hold a stop.
+CLOSE_S = 2.0
+#: Between two looks whether the end has come, while it takes nothing.
+_LOOK_S = 0.1
+#: A pipe that is ready takes so much at once without blocking.
+_PIECE_BYTES = select.PIPE_BUF
 
 _encode = msgspec.json.Encoder().encode
 
@@ -44,10 +53,17 @@ def line(record: AccessRecord) -> bytes:
 class AccessLog:
     """Takes records on the loop; `run` writes them in batches from a thread."""
 
-    def __init__(self, path: Path | None, monotonic_s: Callable[[], float]) -> None:
+    def __init__(
+        self, path: Path | None, monotonic_s: Callable[[], float], *, close_s: float = CLOSE_S
+    ) -> None:
         #: None: stdout.
         self._path = path
         self._monotonic_s = monotonic_s
+        self._close_s = close_s
+        #: When to give up what is not taken; None: never, somebody may read again.
+        self._give_up_at: float | None = None
+        #: A cancelled `run` leaves its thread behind, and the last batch must not meet it.
+        self._one = threading.Lock()
         self._waiting: list[AccessRecord] = []
         self._some = asyncio.Event()
         self._file: int | None = None
@@ -83,7 +99,18 @@ class AccessLog:
         if batch:
             await asyncio.to_thread(self._write, batch, self._path)
 
-    def close(self) -> None:
+    async def close(self) -> None:
+        """Write what waits, for CLOSE_S at most, and let go of the file."""
+        self._give_up_at = self._monotonic_s() + self._close_s
+        await self.flush()
+        # Also where there was nothing: a thread of before may be at it still.
+        await asyncio.to_thread(self._let_go)
+
+    def _let_go(self) -> None:
+        with self._one:
+            self._close_file()
+
+    def _close_file(self) -> None:
         if self._file is not None:
             os.close(self._file)
             self._file = None
@@ -91,11 +118,8 @@ class AccessLog:
     def _write(self, batch: list[AccessRecord], path: Path | None) -> None:
         data = b"".join(map(line, batch))
         try:
-            if path is None:
-                sys.stdout.buffer.write(data)
-                sys.stdout.buffer.flush()
-            else:
-                _write_all(self._open(path), data)
+            with self._one:
+                self._write_all(sys.stdout.fileno() if path is None else self._open(path), data)
         except OSError as e:
             self.dropped += len(batch)
             now = self._monotonic_s()
@@ -114,14 +138,22 @@ class AccessLog:
                 same = False
             if same:
                 return self._file
-            self.close()
+            self._close_file()
         # Who may read requests' ids and tenants is the group's business.
-        self._file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o640)
+        self._file = os.open(
+            path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NONBLOCK, 0o640
+        )
         self._opened = path
         return self._file
 
-
-def _write_all(fd: int, data: bytes) -> None:
-    rest = memoryview(data)
-    while rest:
-        rest = rest[os.write(fd, rest) :]
+    def _write_all(self, fd: int, data: bytes) -> None:
+        """Raises OSError; at the end also for who takes too long."""
+        rest = memoryview(data)
+        piece = len(rest) if stat.S_ISREG(os.fstat(fd).st_mode) else _PIECE_BYTES
+        ready = select.poll()
+        ready.register(fd, select.POLLOUT)
+        while rest:
+            if ready.poll(_LOOK_S * 1000):
+                rest = rest[os.write(fd, rest[:piece]) :]
+            elif self._give_up_at is not None and self._monotonic_s() >= self._give_up_at:
+                raise TimeoutError("nobody takes it")
