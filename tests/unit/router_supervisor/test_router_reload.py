@@ -189,6 +189,10 @@ async def test_a_typo_is_refused_and_the_next_good_file_is_taken(tmp_path: Path,
         await clock.until_asleep()
         (tmp_path / "f.yaml").write_bytes(data)
         await clock.advance(2 * LOOK_S)
+        async with asyncio.timeout(10):
+            # It is read in a thread, which no turn of the loop hurries.
+            while not reloader.failed:
+                await asyncio.sleep(0.001)
         await clock.until_asleep()
         assert (reloader.failed, applied.settings) == (1, [])
         (tmp_path / "f.yaml").write_text(yaml.safe_dump({**GOOD, "drain_s": 42}))
