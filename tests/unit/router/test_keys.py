@@ -79,6 +79,21 @@ def test_of_several_credentials_the_first_good_one_counts() -> None:
     assert access(row()).check(asking(good, other)) == row()
 
 
+def test_an_expired_key_beside_a_good_one_is_no_obstacle_and_the_first_good_one_stays_the_first() -> None:
+    """ADR 0027: whoever sent it has it, whatever else they sent."""
+    old, first, second = (f"sk-llmgw-{name}" for name in ("expired", "first", "second"))
+    here = access(row(old, expires_unix_s=1.0), row(first), row(second, expires_unix_s=4e9))
+    line = {key: b"authorization: Bearer " + key.encode() for key in (old, first, second)}
+    for _ in range(2):
+        assert here.check(asking(line[old])) is NO_KEY
+        assert here.check(asking(line[old], line[second])) == row(second, expires_unix_s=4e9)
+        assert here.check(asking(line[second], line[old])) == row(second, expires_unix_s=4e9)
+        assert here.check(asking(line[first], line[second])) == row(first), (
+            "also where only the other is known"
+        )
+        assert here.check(asking(b"cookie: a=b", line[old])) is NO_KEY
+
+
 def test_expiry_is_looked_at_with_each_use_also_of_a_remembered_key() -> None:
     line = b"api-key: " + GOOD.encode()
     here = access(row(expires_unix_s=4e9))

@@ -73,17 +73,11 @@ class Access:
             return None
         private = request.private
         if private is not None:
-            remembered = self._lines
-            for line in private:
-                row = remembered.get(line)
-                if row is not None:
-                    break
-            else:
+            row = self._lines.get(private[0])
+            if row is None or (row.expires_unix_s is not None and has_expired(row, time.time())):
                 row = self._find(private)
             if row is not None and self._stale is None:
-                if row.expires_unix_s is None or not has_expired(row, time.time()):
-                    return row
-                return NO_KEY
+                return row
         if self._stale is not None:
             # A 401 would be believed, and a key thrown away that may be good.
             return errors.KEYS_AWAY, self._stale
@@ -97,14 +91,17 @@ class Access:
         if not rows:
             return None
         for line in private:
-            key = _key_in(line)
-            if key is not None:
-                row = rows.get(digest_of(key))
-                if row is not None:
-                    if len(self._lines) >= _REMEMBERED:
-                        self._lines.clear()
-                    self._lines[line] = row
-                    return row
+            row = self._lines.get(line)
+            if row is None:
+                key = _key_in(line)
+                row = None if key is None else rows.get(digest_of(key))
+                if row is None:
+                    continue
+                if len(self._lines) >= _REMEMBERED:
+                    self._lines.clear()
+                self._lines[line] = row
+            if not has_expired(row, time.time()):
+                return row
         return None
 
 
