@@ -163,6 +163,12 @@ SMUGGLING = {
     "blank before the colon": LINE + b"host: r\r\ntransfer-encoding : chunked\r\n\r\n0\r\n\r\n",
     "chunked is not last": LINE + b"host: r\r\ntransfer-encoding: chunked, identity\r\n\r\n0\r\n\r\n",
     "another coding": LINE + b"host: r\r\ntransfer-encoding: gzip, chunked\r\n\r\n0\r\n\r\n",
+    "another coding in a line before": (
+        LINE + b"host: r\r\ntransfer-encoding: gzip\r\ntransfer-encoding: chunked\r\n\r\n0\r\n\r\n"
+    ),
+    "chunked in two lines": (
+        LINE + b"host: r\r\ntransfer-encoding: chunked\r\ntransfer-encoding: chunked\r\n\r\n0\r\n\r\n"
+    ),
     "signed length": LINE + b"host: r\r\ncontent-length: +3\r\n\r\nabc",
     "bare LF": LINE.replace(b"\r", b"") + b"host: r\ncontent-length: 2\n\n{}",
     "bare CR": LINE + b"host: r\r\nx: a\rb\r\n\r\n",
