@@ -72,7 +72,7 @@ class Access:
         if not self.required:
             return None
         private = request.private
-        if private is not None:
+        if private:
             row = self._lines.get(private[0])
             if row is None or (row.expires_unix_s is not None and has_expired(row, time.time())):
                 row = self._find(private)
