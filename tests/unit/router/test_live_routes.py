@@ -5,6 +5,8 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+import msgspec
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -14,6 +16,8 @@ from llmgw_router.relay.endpoint import EngineEndpoint
 from llmgw_router.relay.hub import Hub
 from llmgw_router.relay.slots import Slots
 from llmgw_router.supervisor.slot_book import SlotBook
+
+from .test_steps_at_the_rim import Bench
 
 WORKERS = 2
 IDS = ("a@1", "b@1", "c@1")
@@ -178,3 +182,25 @@ def test_one_that_was_put_aside_is_aside_when_it_is_back() -> None:
         world.back("a@1")
         assert endpoint.ejected
         assert hub.warden.out == {endpoint}
+
+
+ANSWER = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok"
+
+
+@pytest.mark.parametrize("away", [False, True], ids=["in one push", "away and back"])
+@pytest.mark.parametrize("moved", [False, True], ids=["the same address", "another address"])
+async def test_a_connection_to_an_old_address_is_not_kept_for_the_new_one(away: bool, moved: bool) -> None:
+    bench = Bench(1)
+    upstream = bench.pool()
+    client, wire = bench.ask()
+    (endpoint,) = bench.hub.routes.endpoints()
+    row = msgspec.structs.replace(endpoint.row, port=2 if moved else 1)
+    if away:
+        bench.hub.routes.apply(ipc.TableUpdate(endpoints=(), seq=2))
+    bench.hub.routes.apply(ipc.TableUpdate(endpoints=(row,), seq=3))
+    upstream.data_received(ANSWER)
+    assert wire.written.endswith(b"ok")
+    assert bench.hub.routes.find(endpoint.name) is endpoint
+    assert endpoint.idle == ([] if moved else [upstream])
+    assert upstream.transport.is_closing() is moved
+    client.connection_lost(None)

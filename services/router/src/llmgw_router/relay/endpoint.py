@@ -50,6 +50,7 @@ class EngineEndpoint(Standing):
         "speed",
         "tier",
         "warden",
+        "where",
     )
 
     def __init__(
@@ -70,6 +71,8 @@ class EngineEndpoint(Standing):
         self.salt = crc32(row.endpoint_id.encode("utf-8", "surrogatepass"))
         #: Draining, or gone from the table: nothing new comes here.
         self.leaving = False
+        #: Of connections: one made to another `where` is of no use. The same object while it is the same.
+        self.where: tuple[object, ...] | None = None
         self.on_drained = on_drained
         #: Most recently used last: the ones at the front may be closed for want of use.
         self.idle: list[UpstreamConnection] = []
@@ -84,7 +87,12 @@ class EngineEndpoint(Standing):
         self.update(row)
 
     def update(self, row: EndpointRow) -> None:
-        """Take over a newer row of the same endpoint. Connections to a changed address are closed."""
+        """Take over a newer row of the same endpoint. Connections to a changed address are closed, those
+        that are in use when their exchange is over."""
+        where = (row.host, row.port, row.tls, row.tls_ca, row.tls_name)
+        if where != self.where:
+            self.where = where
+            self.close_idle()
         self.row = row
         self.host = row.host
         self.port = row.port
@@ -206,7 +214,7 @@ class EngineEndpoint(Standing):
 class ColdEndpoint:
     """The supervisor's cold application on its unix socket: the same connections, no load, no blame."""
 
-    __slots__ = ("idle", "leaving", "name", "path")
+    __slots__ = ("idle", "leaving", "name", "path", "where")
 
     #: It is never left alone.
     ejected = False
@@ -216,6 +224,7 @@ class ColdEndpoint:
         self.name = "cold"
         self.idle: list[UpstreamConnection] = []
         self.leaving = False
+        self.where = None
 
     def take(self, now_ns: int) -> None:
         """Nothing is noted: asking for a page wakes no replica."""

@@ -131,6 +131,7 @@ class Exchange(Ending):
 
     async def _connect(self, endpoint: "Endpoint") -> None:
         began_ns = monotonic_ns()
+        where = endpoint.where
         try:
             connection = await endpoint.connect(
                 self.hub.loop, lambda: UpstreamConnection(endpoint), self.hub.contexts
@@ -145,6 +146,7 @@ class Exchange(Ending):
             self.hub.bug(self)
         else:
             self.connecting = None
+            connection.where = where
             self.connect_ns = monotonic_ns() - began_ns
             CONNECT.add(self.hub.counters, self.connect_ns // 1000)
             self.hub.guard(self, self._begin, connection)

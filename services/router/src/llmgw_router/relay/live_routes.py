@@ -118,16 +118,9 @@ class LiveRoutes:
                 self._hub.warden.returned(endpoint)
             self._endpoints[row.endpoint_id] = endpoint
         elif endpoint.row != row:
-            before = endpoint.row
             endpoint.update(row)
-            if _where(before) != _where(row):
-                endpoint.close_idle()
         return endpoint
 
     def _drained(self, endpoint: EngineEndpoint) -> None:
         self._gone.pop(endpoint.name, None)
         self._hub.tell(ipc.DrainedEndpoints(seq=self._seq, endpoint_ids=(endpoint.name,)))
-
-
-def _where(row: EndpointRow) -> tuple[object, ...]:
-    return row.host, row.port, row.tls, row.tls_ca, row.tls_name

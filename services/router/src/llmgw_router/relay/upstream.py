@@ -84,12 +84,15 @@ class UpstreamConnection(asyncio.Protocol):
         "status",
         "transport",
         "until_close",
+        "where",
     )
 
     transport: asyncio.Transport
 
     def __init__(self, endpoint: "Endpoint") -> None:
         self.endpoint = endpoint
+        #: What the endpoint's own said when this was opened.
+        self.where = endpoint.where
         self.exchange: Exchange | None = None
         self.reused = False
         self.idle_since = 0.0
@@ -316,7 +319,11 @@ class UpstreamConnection(asyncio.Protocol):
 
     def _park(self, hub: "Hub") -> None:
         endpoint = self.endpoint
-        if endpoint.leaving or len(endpoint.idle) >= hub.limits.upstream_idle_max:
+        if (
+            endpoint.leaving
+            or self.where is not endpoint.where
+            or len(endpoint.idle) >= hub.limits.upstream_idle_max
+        ):
             self.transport.close()
         else:
             self.idle_since = hub.now
