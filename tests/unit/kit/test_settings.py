@@ -1,11 +1,13 @@
 """Settings: who wins, and what is said about what cannot be."""
 
+from pathlib import Path
+
 import pytest
 from pydantic import Field, SecretStr
 from pydantic_settings import SettingsConfigDict
 
 from llmgw_kit.errors import StartupError
-from llmgw_kit.settings import ServiceSettings, effective, load
+from llmgw_kit.settings import ServiceSettings, effective, load, read_yaml
 
 
 class Settings(ServiceSettings):
@@ -110,3 +112,28 @@ def test_secrets_are_masked(monkeypatch):
     shown = effective(load(Settings, config=None, flags={}))
     assert "hush" not in shown
     assert "dsn: '********'" in shown
+
+
+@pytest.mark.parametrize(
+    ("text", "key", "lines"),
+    [
+        ("name: a\nname: b\n", "name", "1 and 2"),
+        ("tables:\n  x: {a: 1, b: 2, a: 3}\n", "a", "2 and 2"),
+        ("tables:\n- deep:\n    k: 1\n    k: 1\n", "k", "3 and 4"),
+    ],
+    ids=["top", "flow", "deep"],
+)
+def test_a_key_that_stands_twice_is_refused_with_both_lines(
+    tmp_path: Path, text: str, key: str, lines: str
+) -> None:
+    """YAML takes the last one in silence: what stands above would look as if it counted."""
+    path = tmp_path / "s.yaml"
+    path.write_text(text)
+    with pytest.raises(StartupError, match=f"key '{key}' stands twice in one mapping, in lines {lines}"):
+        read_yaml(path, known={"name": 1, "tables": 1})
+
+
+def test_a_merged_mapping_may_be_written_over(tmp_path: Path) -> None:
+    path = tmp_path / "s.yaml"
+    path.write_text("name: &base {a: 1, b: 2}\ntables: [&over {<<: *base, b: 3}, {<<: *over, b: 4}]\n")
+    assert read_yaml(path, known={"name": 1, "tables": 1})["tables"] == [{"a": 1, "b": 3}, {"a": 1, "b": 4}]

@@ -79,6 +79,32 @@ S = TypeVar("S", bound=ServiceSettings)
 _PARSER_TRIPS = (ValueError, LookupError, AttributeError, TypeError, ArithmeticError)
 
 
+class _StandsTwice(Exception):
+    """A key of one mapping."""
+
+
+class _Loader(yaml.SafeLoader):
+    """YAML forbids a key that stands twice; PyYAML takes the last one in silence."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__(text)
+        self._looked_at: set[int] = set()
+
+    def flatten_mapping(self, node: yaml.MappingNode) -> None:
+        # Once, before `<<` is put in its place: what that brings may be written over.
+        if id(node) not in self._looked_at:
+            self._looked_at.add(id(node))
+            lines: dict[tuple[str, str], int] = {}
+            for key, _ in node.value:
+                if isinstance(key, yaml.ScalarNode):
+                    line, what = key.start_mark.line + 1, (key.tag, key.value)
+                    if what in lines:
+                        where = f"lines {lines[what]} and {line}"
+                        raise _StandsTwice(f"key {key.value!r} stands twice in one mapping, in {where}")
+                    lines[what] = line
+        super().flatten_mapping(node)
+
+
 def load(
     cls: type[S], *, config: Path | None, flags: Mapping[str, Any], environ: Mapping[str, str] | None = None
 ) -> S:
@@ -118,7 +144,11 @@ def read_yaml(path: Path, *, known: Mapping[str, object]) -> dict[str, Any]:
             f"configuration file {path} is not UTF-8: {where}", next_steps=["save it as UTF-8"]
         ) from None
     try:
-        values = yaml.safe_load(text)
+        values = yaml.load(text, Loader=_Loader)
+    except _StandsTwice as e:
+        raise StartupError(
+            f"configuration file {path}: {e}", next_steps=["keep one; only the last would count"]
+        ) from None
     except RecursionError:
         raise StartupError(f"configuration file {path} is nested too deeply to be read") from None
     except (yaml.YAMLError, *_PARSER_TRIPS) as e:
