@@ -5,8 +5,11 @@ import os
 import signal
 from pathlib import Path
 
+import msgspec
+
 from llmgw_router.core.config import Admission
 from llmgw_router.relay.slots import PICKS
+from llmgw_router.supervisor.gate_book import GateBook
 
 from .gated import Gated, ask, body, busy, config, gone
 from .harness import Router, router
@@ -72,6 +75,50 @@ async def test_a_limit_of_ours_is_one_for_both(tmp_path: Path) -> None:
         asked = [await ask(r) for _ in range(20)]
         await r.until(lambda: r.pool.held.get("m", 0) >= 13 and engine.running >= 6)
         # Exact to one worker's place; never an even share that one side leaves unused.
+        assert 6 <= engine.running <= 7
+        engine.allow(20)
+        for c in asked:
+            assert (await c.answer()).status == 200
+            c.close()
+        await gone(r)
+
+
+async def test_the_number_of_a_model_that_is_gone_counts_for_the_next(tmp_path: Path) -> None:
+    """Also where requests for the next had come while there was none left."""
+    engine = Gated()
+    rules = Admission(max_in_flight_per_model=6)
+    async with (
+        engine.upstream() as up,
+        router(tmp_path, config=config(admission=rules), workers=2) as r,
+    ):
+        book = r.pool._gates = GateBook(most=1)
+        await r.push([busy(0, up.port, None)])
+        first = await ask(r)
+        await r.until(lambda: engine.running == 1 and book.numbers == {"m": 1})
+        other = msgspec.structs.replace(busy(1, up.port, None), model="n")
+        await r.push([busy(0, up.port, None), other])
+        asked = []
+        for _ in range(20):
+            asked.append(await r.client())
+            asked[-1].post(body(model="n"))
+        await r.until(lambda: "n" in book.short and engine.running >= 4)
+        # What runs at the model keeps its number, whatever the table says.
+        await r.push([other])
+        assert book.numbers == {"m": 1}
+        engine.allow(1)
+        first.close()
+        engine.allow(20)
+        for c in asked:
+            assert (await c.answer()).status == 200
+            c.close()
+        await r.until(lambda: r.pool._slots.gate_idle(1))
+        await r.push([other])
+        assert book.numbers == {"n": 1}
+        asked = []
+        for _ in range(20):
+            asked.append(await r.client())
+            asked[-1].post(body(model="n"))
+        await r.until(lambda: r.pool.held.get("n", 0) >= 13 and engine.running >= 6)
         assert 6 <= engine.running <= 7
         engine.allow(20)
         for c in asked:

@@ -113,9 +113,44 @@ def test_no_more_than_the_limit_is_ever_let_in(steps: list[tuple[int, bool]], li
         assert all(gate.full() == (sum(running) >= limit) for gate in workers)
 
 
+MODELS = [f"m{index}" for index in range(GATES - 1)]
+
+
 def test_a_model_keeps_its_number_and_the_router_its_own() -> None:
     book = GateBook()
-    numbers = [book.number(f"m{index}") for index in range(GATES + 3)]
-    assert numbers[: GATES - 1] == list(range(1, GATES))
-    assert numbers[GATES - 1 :] == [None] * 4
-    assert book.number("m5") == 6
+    assert book.give(MODELS) == {name: number for number, name in enumerate(MODELS, start=1)}
+    assert book.give(["m5"]) == {"m5": 6}
+    assert GATES >= 4096
+
+
+def test_a_full_book_says_so_once_and_gives_again_what_nobody_uses(caplog: pytest.LogCaptureFixture) -> None:
+    book = GateBook()
+    book.give(MODELS)
+    assert book.give(["x", "y"]) == {}
+    assert book.give(["x"]) == {}
+    assert [one.levelname for one in caplog.records] == ["WARNING"]
+    assert "4095 models" in caplog.text
+    known = {*MODELS, "x", "y"} - {"m1", "m2"}
+    # Something runs at m1 still.
+    assert book.release(known, lambda number: number != 2) == ("m2",)
+    assert book.give(book.short) == {"x": 3}
+    assert (book.numbers["x"], "m2" in book.numbers, list(book.short)) == (3, False, ["y"])
+    assert book.release(known - {"y"}, lambda _: True) == ("m1",)
+    assert not book.short, "what is gone waits for no number"
+
+
+def test_a_gate_that_has_lost_its_number_counts_alone_and_leaves_nothing_there(slots: Slots) -> None:
+    first, second, _ = gates(slots, limit=2)
+    enter(first)
+    first.wait(1)
+    first.next_is(9)
+    assert second.others_wait()
+    first.left()
+    assert not first.numbered
+    assert not second.others_wait()
+    enter(second, 1)
+    assert not second.full()
+    first.joined(7)
+    assert first.running == 1
+    assert slots.gate_idle(7) is False
+    assert slots.gate_idle(8) is True

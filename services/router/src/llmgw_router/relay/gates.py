@@ -50,6 +50,13 @@ class Gate:
         self._own[number + GATE_WAITING] = self.waiting
         self._own[number + GATE_HEAD] = self.head
 
+    def left(self) -> None:
+        """From here on the number is another's: only this worker's own count, until there is a new one."""
+        number, self._number = self._number, None
+        if number is not None:
+            for field in (GATE_RUNNING, GATE_WAITING, GATE_HEAD):
+                self._own[number + field] = 0
+
     def publish(self) -> None:
         """Let the others see what runs here; whoever changes `running` under a limit calls it."""
         if self._number is not None:

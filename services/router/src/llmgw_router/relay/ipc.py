@@ -156,6 +156,8 @@ class Gates(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     """Models that all workers count together from here on, and their numbers; adds to what was told."""
 
     numbers: Mapping[str, int]
+    #: These have their number no longer: it may become another's with a later message.
+    gone: tuple[str, ...] = ()
 
 
 class Started(msgspec.Struct, frozen=True, kw_only=True, tag=True):

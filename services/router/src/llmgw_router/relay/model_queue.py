@@ -31,6 +31,12 @@ class ModelQueue:
         self.told = 0
         self.wanted = False
 
+    def left(self) -> bool:
+        """Its number is taken back, since the model is gone; whether nobody is here who needs another."""
+        self.gate.left()
+        self.wanted = False
+        return not self.gate.running and not len(self.line)
+
     def clear_s(self, now: float) -> float | None:
         """Until all who wait here are let in, at the pace of late; None: not known."""
         return wait_s(max(0, len(self.line) - 1), self.pace.per_s(now))

@@ -87,6 +87,13 @@ class Queueing:
 
     def numbers(self, message: Gates) -> None:
         """Where models are counted together."""
+        for name in message.gone:
+            self._numbers.pop(name, None)
+            queue = self._models.get(name)
+            if queue is not None and queue.left():
+                del self._models[name]
+            elif queue is not None:
+                self.of(name)
         self._numbers.update(message.numbers)
         for name, number in message.numbers.items():
             queue = self._models.get(name)

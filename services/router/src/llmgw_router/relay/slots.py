@@ -158,7 +158,7 @@ if len(COUNTERS) > _COUNTER_ROOM:
 
 #: Models that the workers of a router can count together (relay/gates.py), the router's own gate included,
 #: and the cells of each: requests let in, requests waiting, rank of the next.
-GATES = 1024
+GATES = 4096
 GATE_RUNNING, GATE_WAITING, GATE_HEAD = 0, GATES, 2 * GATES
 _GATE_CELLS = 3 * GATES
 _EMPTY_GATES = memoryview(bytes(_GATE_CELLS * _CELL_BYTES)).cast("q")
@@ -188,6 +188,14 @@ class Slots:
         self._cells = memoryview(self._map).cast("q")
         #: Handed out again and again: ten thousand endpoints see the same few columns.
         self._columns: dict[tuple[int, int], memoryview] = {}
+
+    def gate_idle(self, number: int) -> bool:
+        """Whether no worker counts anything there."""
+        return not any(
+            self.gates_of(worker)[number + field]
+            for worker in range(self.workers)
+            for field in (GATE_RUNNING, GATE_WAITING, GATE_HEAD)
+        )
 
     @staticmethod
     def size_bytes(workers: int, capacity: int) -> int:

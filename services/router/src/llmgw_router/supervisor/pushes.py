@@ -54,6 +54,11 @@ class Pushes:
         self._term, self._version = update.term, update.version
         return delta
 
+    @property
+    def models(self) -> set[str]:
+        """Names of the newest push: of its rows, and of what its endpoints serve."""
+        return self._models.keys() | {row.model for row in self._given.values()}
+
     def whole(self) -> ipc.TableUpdate:
         """Everything pushed so far, for a worker that has nothing."""
         return ipc.TableUpdate(

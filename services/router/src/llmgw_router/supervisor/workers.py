@@ -119,6 +119,18 @@ class WorkerPool:
             )
         self._tally.marked(self._pushes.draining)
         self._to_all([delta])
+        if self._gates.short:
+            self._give_gates(())
+
+    def _give_gates(self, models: Iterable[str]) -> None:
+        given = self._gates.give(models)
+        if self._gates.short:
+            gone = self._gates.release(self._pushes.models, self._slots.gate_idle)
+            if gone:
+                self._to_all([ipc.Gates(numbers={}, gone=gone)])
+                given |= self._gates.give(self._gates.short)
+        if given:
+            self._to_all([ipc.Gates(numbers=given)])
 
     @property
     def keys_held(self) -> int:
@@ -251,9 +263,7 @@ class WorkerPool:
             case ipc.Queued(model=model, waiting=waiting):
                 self._tally.queued(seat.worker, model, waiting)
             case ipc.GateWanted(model=model):
-                number = self._gates.number(model)
-                if number is not None:
-                    self._to_all([ipc.Gates(numbers={model: number})])
+                self._give_gates([model])
             case ipc.Suspects(endpoint_ids=endpoint_ids):
                 self.choices.suspected(seat.worker, endpoint_ids)
             case ipc.Decisions(decisions=decisions):
