@@ -9,9 +9,7 @@ from urllib.parse import urlsplit
 
 from pydantic import (
     AfterValidator,
-    BaseModel,
     BeforeValidator,
-    ConfigDict,
     Field,
     SecretStr,
     ValidationInfo,
@@ -21,19 +19,26 @@ from pydantic import (
 from pydantic_settings import SettingsConfigDict
 
 from llmgw_kit.addresses import HostPort, parse_host_port, parse_host_ports
-from llmgw_kit.errors import InvalidRequest, LlmgwError, StartupError
+from llmgw_kit.errors import InvalidRequest, StartupError
 from llmgw_kit.settings import ServiceSettings
 from llmgw_router.core.config import INTERACTIVE, Limits, Telemetry, UpstreamTls, WorkerConfig
 from llmgw_router.core.endpoints import (
-    STATIC_POOL,
     StaticEndpoint,
     check_together,
     split_endpoint,
     static_endpoint,
 )
 from llmgw_router.settings_admission import AdmissionEntry
+from llmgw_router.settings_bounds import (
+    LARGEST_BODY,
+    WEEK_S,
+    check_files,
+    check_profiles_of_keys,
+    check_told,
+)
 from llmgw_router.settings_choosing import ChoosingEntry
 from llmgw_router.settings_edges import check_origins, check_tls
+from llmgw_router.settings_endpoints import EndpointEntry, told
 from llmgw_router.settings_keys import KeyEntry, check_stores
 from llmgw_router.settings_profiles import PLAIN, Name, ProfileEntry, check_names, resolved
 from llmgw_router.settings_telemetry import TracingEntry
@@ -44,22 +49,18 @@ OPEN_LISTEN = f"0.0.0.0:{CLIENT_PORT}"
 LOOPBACK_LISTEN = f"127.0.0.1:{CLIENT_PORT}"
 
 
-def _told(error: LlmgwError) -> ValueError:
-    return ValueError("\n".join(error.lines()))
-
-
 def _address(value: str) -> str:
     try:
         return str(parse_host_port(value, what="address"))
     except InvalidRequest as e:
-        raise _told(e) from None
+        raise told(e) from None
 
 
 def _addresses(value: str) -> str:
     try:
         return ",".join(str(found) for found in parse_host_ports(value, what="address list"))
     except InvalidRequest as e:
-        raise _told(e) from None
+        raise told(e) from None
 
 
 def _redis_url(value: SecretStr) -> SecretStr:
@@ -78,64 +79,6 @@ def _postgres_url(value: SecretStr) -> SecretStr:
 Address = Annotated[str, AfterValidator(_address)]
 
 
-class EndpointEntry(BaseModel):
-    """One engine of router-only mode, as the file writes it; `id=URL=model[,model]` is the short form."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    id: str
-    url: str
-    models: tuple[str, ...]
-    pool: str = STATIC_POOL
-    weight: int = 1
-    #: Requests go to the smallest tier that has a usable endpoint.
-    tier: Annotated[int, Field(ge=0, le=100)] = 0
-    #: Sent to the engine as `Authorization: Bearer`; what clients send never is.
-    credential: SecretStr | None = None
-    #: Of an https URL: a PEM file of the authorities that sign its certificate, instead of upstream_ca ...
-    ca: Path | None = None
-    #: ... and the name that its certificate is made out to, where that is not the URL's host.
-    server_name: str | None = None
-
-    @model_validator(mode="before")
-    @classmethod
-    def _short_form(cls, value: Any) -> Any:
-        if not isinstance(value, str):
-            return value
-        try:
-            endpoint_id, url, models = split_endpoint(value)
-        except InvalidRequest as e:
-            raise _told(e) from None
-        return {"id": endpoint_id, "url": url, "models": models}
-
-    @field_validator("url")
-    @classmethod
-    def _without_trailing_slashes(cls, url: str) -> str:
-        return url.strip().rstrip("/")
-
-    @model_validator(mode="after")
-    def _checked(self) -> "EndpointEntry":
-        try:
-            self.endpoint()
-        except InvalidRequest as e:
-            raise _told(e) from None
-        return self
-
-    def endpoint(self) -> StaticEndpoint:
-        """As the core knows it. Raises InvalidRequest."""
-        return static_endpoint(
-            self.id,
-            self.url,
-            self.models,
-            pool=self.pool,
-            weight=self.weight,
-            tier=self.tier,
-            credential=self.credential.get_secret_value() if self.credential is not None else None,
-            ca=str(self.ca) if self.ca else None,
-            server_name=self.server_name,
-        )
-
-
 def _listed(value: Any) -> Any:
     return () if value is None else value
 
@@ -143,7 +86,7 @@ def _listed(value: Any) -> Any:
 class RouterSettings(ServiceSettings):
     """Everything a router can be told. Times in seconds, sizes in bytes."""
 
-    model_config = SettingsConfigDict(env_prefix="LLMGW_ROUTER_")
+    model_config = SettingsConfigDict(env_prefix="LLMGW_ROUTER_", allow_inf_nan=False)
 
     listen: Address | None = Field(
         None, description="client API; default 0.0.0.0:8080 with API keys (or insecure), else 127.0.0.1:8080"
@@ -169,24 +112,31 @@ class RouterSettings(ServiceSettings):
         description="last route snapshot; default $XDG_STATE_HOME/llmgw/router-PORT (~/.local/state/...)",
     )
     drain_s: float = Field(
-        30.0, ge=0, description="what runs may finish for so long at a graceful stop (M10)"
+        30.0, ge=0, le=WEEK_S, description="what runs may finish for so long at a graceful stop (M10)"
     )
     unready_s: float = Field(
-        0.0, ge=0, description="served on after readiness goes off, for balancers to see it; Kubernetes: 5"
+        0.0,
+        ge=0,
+        le=WEEK_S,
+        description="served on after readiness goes off, for balancers to see it; Kubernetes: 5",
     )
-    activity_tick_s: float = Field(5.0, gt=0, description="one activity map to Redis each tick")
+    activity_tick_s: float = Field(5.0, gt=0, le=WEEK_S, description="one activity map to Redis each tick")
     activity_ttl_s: float = Field(
-        45.0, gt=0, description="a silent router's report vanishes; 3 x stale (15 s)"
+        45.0, gt=0, le=WEEK_S, description="a silent router's report vanishes; 3 x stale (15 s)"
     )
     request_head_s: float = Field(
-        10.0, gt=0, description="longest time for a request's headers, on every HTTP listener (M4)"
+        10.0, gt=0, le=WEEK_S, description="longest time for a request's headers, on every HTTP listener (M4)"
     )
-    max_body_bytes: int = Field(64 * 1024 * 1024, ge=1024, description="longest request body; 413 above")
-    connect_s: float = Field(5.0, gt=0, description="to connect to an engine")
-    first_byte_s: float = Field(600.0, gt=0, description="until an engine's first byte: a prompt is computed")
-    idle_s: float = Field(120.0, gt=0, description="longest silence inside an answer")
-    write_stall_s: float = Field(120.0, gt=0, description="longest time a client may take nothing")
-    total_s: float = Field(3600.0, gt=0, description="longest exchange")
+    max_body_bytes: int = Field(
+        64 * 1024 * 1024, ge=1024, le=LARGEST_BODY, description="longest request body; 413 above"
+    )
+    connect_s: float = Field(5.0, gt=0, le=WEEK_S, description="to connect to an engine")
+    first_byte_s: float = Field(
+        600.0, gt=0, le=WEEK_S, description="until an engine's first byte: a prompt is computed"
+    )
+    idle_s: float = Field(120.0, gt=0, le=WEEK_S, description="longest silence inside an answer")
+    write_stall_s: float = Field(120.0, gt=0, le=WEEK_S, description="longest time a client may take nothing")
+    total_s: float = Field(3600.0, gt=0, le=WEEK_S, description="longest exchange")
     profiles: dict[Name, ProfileEntry] = Field(
         {},
         validate_default=True,
@@ -220,7 +170,7 @@ class RouterSettings(ServiceSettings):
         (), description="API keys without a database: digests, or keys; with any, every request needs one"
     )
     worker_hang_s: float = Field(
-        10.0, ge=2, description="a relay worker whose loop stands still for so long is replaced"
+        10.0, ge=2, le=WEEK_S, description="a relay worker whose loop stands still for so long is replaced"
     )
     usage: Usage = Field(
         "asked",
@@ -375,6 +325,9 @@ def check(settings: RouterSettings) -> None:
         usage_file=settings.usage_file is not None,
         required=settings.require_keys,
     )
+    check_profiles_of_keys(settings.keys, settings.profiles)
+    check_files(settings.usage_file, settings.access_log_file)
+    check_told(settings.worker_config, settings.static_endpoints())
     client = settings.client_address
     if not client.loopback and not settings.insecure and not settings.guarded:
         raise StartupError(

@@ -6,6 +6,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
 from llmgw_router.core.config import Choosing
 from llmgw_router.core.heads import REQUEST
+from llmgw_router.settings_bounds import LARGEST_BODY, MANY
 
 Share = Annotated[float, Field(ge=0, le=1)]
 
@@ -24,7 +25,7 @@ HeaderName = Annotated[
 class ChoosingEntry(BaseModel):
     """What each field does stands in docs/router.md and at core/config.py."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
     prefix_affinity: bool = Field(
         True, description="prompts that begin alike go where their beginning is known"
@@ -36,7 +37,7 @@ class ChoosingEntry(BaseModel):
         65_536, ge=1024, le=16_777_216, description="known prefixes a worker remembers; about 100 bytes each"
     )
     prefix_body_bytes: int = Field(
-        2 * 1024 * 1024, ge=0, description="larger bodies are not read for their prompt"
+        2 * 1024 * 1024, ge=0, le=LARGEST_BODY, description="larger bodies are not read for their prompt"
     )
     imbalance: float = Field(
         8.0, ge=0, description="neither prefix nor session is followed to who is busier by so many requests"
@@ -50,7 +51,7 @@ class ChoosingEntry(BaseModel):
     )
     eject_after: int = Field(3, ge=1, le=1000, description="failures in a row until an endpoint is put aside")
     eject_failing_share: Share = Field(0.5, description="or this share of the requests of a window or two")
-    eject_min_requests: int = Field(20, ge=1, description="which are at least so many")
+    eject_min_requests: int = Field(20, ge=1, le=MANY, description="which are at least so many")
     window_s: float = Field(15.0, gt=0, le=3600)
     eject_most_share: Share = Field(
         0.5, description="most of a model's endpoints put aside; always one, never the last"
@@ -61,7 +62,9 @@ class ChoosingEntry(BaseModel):
     slow_factor: Annotated[float, Field(gt=1)] | None = Field(
         4.0, description="so many times slower than its model's others: little load for a while; null: off"
     )
-    slow_min_samples: int = Field(20, ge=1, description="streams measured before an endpoint is judged")
+    slow_min_samples: int = Field(
+        20, ge=1, le=MANY, description="streams measured before an endpoint is judged"
+    )
     slow_s: float = Field(15.0, gt=0, le=3600)
     probe_s: Annotated[float, Field(gt=0, le=3600)] | None = Field(
         2.0, description="period of health checks of endpoints that failed; null: none"

@@ -20,7 +20,7 @@ Name = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9_.-]{0,63}$")]
 class ProfileEntry(BaseModel):
     """One profile as the file writes it. Seconds; null switches a deadline off where that is possible."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
     connect_s: Seconds | None = Field(None, description="to connect to an engine; never off")
     first_byte_s: Seconds | None = Field(None, description="until an engine's first byte of a body")
