@@ -156,7 +156,10 @@ async def run(args: argparse.Namespace) -> None:
         profile = cProfile.Profile()
         profile.enable()
         for _ in range(args.requests):
-            (four if args.profile == "json4" else one).json(plain) if args.profile != "stream" else one.stream(streamed, told)
+            if args.profile == "stream":
+                one.stream(streamed, told)
+            else:
+                (four if args.profile == "json4" else one).json(plain)
         profile.disable()
         pstats.Stats(profile).sort_stats("tottime").print_stats(35)
         return
