@@ -132,6 +132,16 @@ def _begin(router: Router, port: int) -> None:
         log.warning("no redis_url: the controller cannot know what is idle; every replica stays unknown")
 
 
+def stop_note(settings: RouterSettings) -> str | None:
+    """What whoever puts this router behind a balancer should know of its stop; None: it is seen to."""
+    if settings.unready_s:
+        return None
+    return (
+        "unready_s is 0: a stop closes the client port at once. Behind a balancer set it to longer than that "
+        "looks at /readyz; Kubernetes wants 5, and terminationGracePeriodSeconds above unready_s + drain_s"
+    )
+
+
 def _bind(opened: contextlib.AsyncExitStack, address: HostPort, flag: str) -> list[socket.socket]:
     sockets = bind(address, flag=flag)
     for sock in sockets:
@@ -165,5 +175,7 @@ def _tell_listeners(
         log.warning("the client API is on loopback only, since no API key guards it; --insecure opens it")
     elif not client.loopback:
         log.warning("INSECURE: no API key guards %s; whoever reaches it may use every model", client)
+    if (note := stop_note(settings)) is not None:
+        log.info("%s", note)
     if not settings.admin_address.loopback:
         log.warning("the admin listener %s shows the inside beyond loopback", settings.admin_listen)

@@ -127,6 +127,18 @@ class RouterSettings(ServiceSettings):
     request_head_s: float = Field(
         10.0, gt=0, le=WEEK_S, description="longest time for a request's headers, on every HTTP listener (M4)"
     )
+    request_body_idle_s: float = Field(
+        60.0, gt=0, le=WEEK_S, description="longest silence while a client sends a body"
+    )
+    keepalive_s: float = Field(
+        75.0, gt=0, le=WEEK_S, description="a client connection that asks nothing; above balancers' 60 (W55)"
+    )
+    upstream_idle_s: float = Field(
+        4.0, gt=0, le=WEEK_S, description="a pooled connection to an engine; below its own 5 s (W54)"
+    )
+    max_head_bytes: int = Field(
+        32 * 1024, ge=1024, le=2**20, description="longest request line with headers; 431 above"
+    )
     max_body_bytes: int = Field(
         64 * 1024 * 1024, ge=1024, le=LARGEST_BODY, description="longest request body; 413 above"
     )
@@ -245,7 +257,14 @@ class RouterSettings(ServiceSettings):
     def worker_config(self) -> WorkerConfig:
         """What the relay workers are told."""
         return WorkerConfig(
-            limits=Limits(request_head_s=self.request_head_s, max_body_bytes=self.max_body_bytes),
+            limits=Limits(
+                request_head_s=self.request_head_s,
+                request_body_idle_s=self.request_body_idle_s,
+                keepalive_s=self.keepalive_s,
+                upstream_idle_s=self.upstream_idle_s,
+                max_head_bytes=self.max_head_bytes,
+                max_body_bytes=self.max_body_bytes,
+            ),
             profiles={name: entry.profile(name) for name, entry in self.profiles.items()},
             default_profile=self.default_profile,
             model_profiles=self.model_profiles,
