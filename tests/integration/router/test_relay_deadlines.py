@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from llmgw_router.core.config import RoutingProfile
+from llmgw_router.core.config import INTERACTIVE, Limits, RoutingProfile, Telemetry, WorkerConfig
 
 from .ends import code_of
 from .harness import BODY, router
@@ -105,3 +105,29 @@ async def test_a_connect_that_hangs_is_given_up_for_another(tmp_path: Path) -> N
     finally:
         for sock in (full, *stuffed):
             sock.close()
+
+
+async def test_a_deadline_is_never_early_and_its_endpoint_is_named(tmp_path: Path) -> None:
+    """The clock of a worker is as old as its last sweep, whenever a request comes; who was asked last stands
+    in the record although nothing of it is held any more."""
+    limit_s = 0.3
+    config = WorkerConfig(
+        limits=Limits(sweep_s=0.2),
+        profiles={INTERACTIVE: RoutingProfile(first_byte_s=limit_s)},
+        telemetry=Telemetry(access_log=True),
+    )
+    loop = asyncio.get_running_loop()
+    async with Upstream(silent) as up, router(tmp_path, up.port, config=config) as r:
+
+        async def timed(delay_s: float) -> float:
+            await asyncio.sleep(delay_s)
+            async with await r.client() as c:
+                began = loop.time()
+                c.post(BODY)
+                assert (await c.answer()).status == 504
+                return loop.time() - began
+
+        took = await asyncio.gather(*(timed(0.03 * number) for number in range(7)))
+        assert min(took) >= limit_s
+        await r.until(lambda: len(r.heard.records) == 7)
+    assert {record.endpoint_id for record in r.heard.records} == {"e0@1"}

@@ -338,3 +338,26 @@ async def test_a_killed_worker_loses_nothing_that_was_answered_and_owns_up_to_th
         assert (await ask(one)).status == 200
         assert [row.source for row in rows(spools)] == ["engine"]
         assert len(list((tmp_path / "usage").iterdir())) == 2, "of the dead one nothing is left"
+
+
+async def test_usage_of_nulls_is_unknown_and_a_failure_names_who_was_asked(tmp_path: Path) -> None:
+    nothing = json_answer(b'{"usage":{"prompt_tokens":null,"completion_tokens":null}}')
+
+    answers = [nothing]
+
+    async def told_nothing_then_gone(connection: Connection) -> None:
+        await connection.request()
+        if answers:
+            await connection.send(answers.pop())
+        connection.fin()
+
+    async with Upstream(told_nothing_then_gone) as up, metered(tmp_path, up.port) as (r, spools):
+        async with await r.client() as c:
+            c.post(BODY)
+            assert (await c.answer()).status == 200
+            c.post(BODY)
+            assert (await c.answer()).status >= 500
+        found: list[UsageRecord] = []
+        await r.until(lambda: found.extend(rows(spools)) or len(found) == 2)
+    assert [one.source for one in found] == ["unknown", "unknown"]
+    assert [one.replica_id for one in found] == ["e0", "e0"]

@@ -45,6 +45,7 @@ class Ending(Relaying):
 
     __slots__ = (
         "alias",
+        "asked",
         "connect_ns",
         "connecting",
         "endpoint",
@@ -88,6 +89,8 @@ class Ending(Relaying):
         self.meter: Meter | None = None
         #: Taken, to be released.
         self.endpoint: Endpoint | None = None
+        #: The one that it was sent to last, also after its release: records name it. None: to nobody.
+        self.asked: Endpoint | None = None
         self.upstream: UpstreamConnection | None = None
         self.connecting: asyncio.Task[None] | None = None
         #: Where it waits, to be left; and its place at its model's gate, to be given back.
@@ -183,7 +186,7 @@ class Ending(Relaying):
             self.waits.leave(cast("Exchange", self))
         if self.place is not None:
             self.hub.queue.give_back(cast("Exchange", self))
-        self.hub.accounts.close(self, endpoint, now_ns)
+        self.hub.accounts.close(self, self.asked, now_ns)
         self.upstream = None
         self.phase = OVER
         self.client.exchange_over(self)

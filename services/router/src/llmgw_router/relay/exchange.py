@@ -107,7 +107,7 @@ class Exchange(Ending):
     def send(self, endpoint: "Endpoint", now_ns: int) -> None:
         """Take the endpoint; ask it on a pooled connection, or on a new one."""
         endpoint.take(now_ns)
-        self.endpoint = endpoint
+        self.endpoint = self.asked = endpoint
         if self.meter is None and not self.hub.metering.off:
             self.meter = self.hub.metering.meter(self)
         self.sent_ns = now_ns

@@ -247,7 +247,9 @@ class Meter:
         stream = self._stream
         if stream is None:
             told = None if self._tail is None or not complete else told_in_json(self._tail)
-            return (UNKNOWN, NOTHING) if told is None else (ENGINE, tokens_of(told, dialect))
+            tokens = NOTHING if told is None else tokens_of(told, dialect)
+            # A usage of nulls tells as little as none.
+            return (UNKNOWN, NOTHING) if tokens == NOTHING else (ENGINE, tokens)
         told = stream.told()
         tokens = NOTHING if told is None else tokens_of(told, dialect)
         if tokens.output is not None and (complete or tokens.output >= stream.marks):
@@ -274,7 +276,7 @@ def _closing(
     complete: bool,  # noqa: FBT001
 ) -> Closed:
     began, first = exchange.started_ns, exchange.first_ns
-    endpoint = exchange.endpoint
+    endpoint = exchange.asked
     return Closed(
         opened.usage_id,
         opened.request_id,

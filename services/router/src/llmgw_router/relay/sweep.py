@@ -18,9 +18,12 @@ _STALLED = COUNTER[f"refused_{errors.WRITE_STALL.label}"]
 
 def sweep(hub: "Hub") -> None:
     """One pass over every client connection and every pooled upstream connection."""
+    # What began since the last sweep is noted as that old: by the clock of then, no deadline is early. And a
+    # worker that stood still does not hold against engines what it has not read yet.
+    past = hub.now
     hub.tick()
     now = hub.now
-    hub.each_connection("looking at a connection", _look)
+    hub.each_connection("looking at a connection", lambda client: _look(client, past))
     for endpoint in hub.endpoints():
         idle = endpoint.idle
         # Least recently used first.
@@ -32,18 +35,18 @@ def sweep(hub: "Hub") -> None:
     hub.flush()
 
 
-def _look(client: "ClientConnection") -> None:
+def _look(client: "ClientConnection", past: float) -> None:
     hub = client.hub
     exchange = client.current
     if exchange is None:
-        _waiting_for_client(client, hub.now)
+        _waiting_for_client(client, past)
     elif client.paused and _stalled(client, hub.now):
         exchange.code = errors.WRITE_STALL.label
         hub.counters[_STALLED] += 1
         # Nobody reads: there is no way to say so. The loss of the connection releases the rest.
         client.transport.abort()
     else:
-        _look_at(exchange, hub.now)
+        _look_at(exchange, past)
 
 
 def _waiting_for_client(client: "ClientConnection", now: float) -> None:
@@ -51,7 +54,7 @@ def _waiting_for_client(client: "ClientConnection", now: float) -> None:
     limits = client.hub.limits
     if client.transport.get_write_buffer_size():
         # Still taking its last answer; where we close, the loop does so when that has left.
-        if _stalled(client, now):
+        if _stalled(client, client.hub.now):
             client.transport.abort()
     elif client.closing is not None:
         if now - client.closing > limits.linger_s:
@@ -93,8 +96,8 @@ def _stalled(client: "ClientConnection", now: float) -> bool:
 def _look_at(exchange: "Exchange", now: float) -> None:
     profile = exchange.profile
     phase = exchange.phase
-    if now >= exchange.beat_at and phase != RELAYING and not exchange.head_sent:
-        exchange.hub.guard(exchange, beat, exchange, now)
+    if exchange.hub.now >= exchange.beat_at and phase != RELAYING and not exchange.head_sent:
+        exchange.hub.guard(exchange, beat, exchange, exchange.hub.now)
     if profile.total_s is not None and now - exchange.started > profile.total_s:
         # Over everything: waiting, asking again, answering.
         _out_of_time(exchange, errors.TIMEOUT_TOTAL, "total_s", profile.total_s, "It was not over")
