@@ -137,3 +137,29 @@ def test_a_merged_mapping_may_be_written_over(tmp_path: Path) -> None:
     path = tmp_path / "s.yaml"
     path.write_text("name: &base {a: 1, b: 2}\ntables: [&over {<<: *base, b: 3}, {<<: *over, b: 4}]\n")
     assert read_yaml(path, known={"name": 1, "tables": 1})["tables"] == [{"a": 1, "b": 3}, {"a": 1, "b": 4}]
+
+
+class Shapes(ServiceSettings):
+    model_config = SettingsConfigDict(env_prefix="LLMGW_SHAPES_", frozen=True, extra="forbid")
+
+    table: dict[str, int] = Field(default_factory=dict)
+    many: tuple[str, ...] = ()
+    word: str = ""
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("table: 3\n", "table: expected a table of `key: value` lines (given 3)"),
+        ("many:\n", "many: expected a list (given null)"),
+        ("word: 2027-01-31\n", "(given 2027-01-31)"),
+        ("word: true\n", "(given true)"),
+    ],
+    ids=["table", "list", "date", "boolean"],
+)
+def test_a_wrong_shape_is_told_in_the_words_of_the_file(tmp_path: Path, text: str, says: str) -> None:
+    path = tmp_path / "s.yaml"
+    path.write_text(text)
+    with pytest.raises(StartupError) as caught:
+        load(Shapes, config=path, flags={})
+    assert says in str(caught.value)

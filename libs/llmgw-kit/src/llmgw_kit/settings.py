@@ -6,6 +6,7 @@ A service declares one frozen subclass of `ServiceSettings` and calls `load` onc
 import os
 import re
 from collections.abc import Mapping
+from datetime import date
 from pathlib import Path
 from typing import Any, ClassVar, TypeVar, get_args
 
@@ -218,6 +219,22 @@ def _models_in(annotation: Any) -> set[type[BaseModel]]:
     return {found for part in get_args(annotation) for found in _models_in(part)}
 
 
+#: Instead of what the library says, which names its own types.
+_SHAPES = {
+    "dict_type": "expected a table of `key: value` lines",
+    "model_type": "expected a table of `key: value` lines",
+    "tuple_type": "expected a list",
+    "list_type": "expected a list",
+}
+
+
+def _shown(value: Any) -> str:
+    """As the file has it."""
+    if value is None or isinstance(value, bool):
+        return {None: "null", True: "true", False: "false"}[value]
+    return str(value) if isinstance(value, date) else repr(value)
+
+
 def _explain(
     e: ValidationError,
     cls: type[ServiceSettings],
@@ -238,14 +255,14 @@ def _explain(
             origin = f"{config}: {path}"
         else:
             origin = path or "settings"
-        message = problem["msg"].removeprefix("Value error, ")
+        message = _SHAPES.get(problem["type"]) or problem["msg"].removeprefix("Value error, ")
         value = problem.get("input")
         # The raw input of a secret field is a plain string: it must not reach a terminal or a log.
         secret = _is_secret(cls, problem["loc"])
         given = (
             ""
             if secret or isinstance(value, (dict, list, SecretStr)) or problem["type"] == "missing"
-            else f" (given {value!r})"
+            else f" (given {_shown(value)})"
         )
         lines.append(f"{origin}: {message}{given}")
     return "\n".join(lines)
