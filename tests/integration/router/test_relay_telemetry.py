@@ -203,3 +203,12 @@ async def test_tokens_stand_in_the_record_and_by_model(tmp_path: Path) -> None:
         assert (counts.tokens_prompt, counts.tokens_output) == (22, 14)
     told = [(record.tokens_in, record.tokens_out) for record in r.heard.records]
     assert told == [(11, 7), (11, 7), (None, None)]
+
+
+async def test_the_name_of_a_model_that_is_not_there_stands_in_the_record(tmp_path: Path) -> None:
+    async with router(tmp_path, models=[ModelRow(name="m")], access_log=True) as r, await r.client() as c:
+        for name in ("nope", "n" * 1000):
+            c.post(b'{"model":"%b","messages":[]}' % name.encode())
+            assert (await c.answer()).status == 404
+        await r.until(lambda: len(r.heard.records) == 2)
+    assert [(record.model, record.alias) for record in r.heard.records] == [(None, "nope"), (None, "n" * 128)]

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from llmgw_router.relay.exchange import Exchange
 
 _COLD = COUNTER["cold_requests"]
+#: Characters of a name that stands for nothing, in the access log.
+_SHOWN_NAME = 128
 
 
 def route(exchange: "Exchange") -> None:
@@ -84,6 +86,7 @@ def named(exchange: "Exchange", name: str) -> None:
     key = exchange.key
     if target is None or (key is not None and not may_use(key, name, target.model.name)):
         # Not allowed reads as unknown, to the letter: whether a model exists is not told (W04).
+        exchange.alias = name[:_SHOWN_NAME]
         if not hub.routes.known:
             exchange.refuse(errors.STARTING, "This router has no routes yet; ask again.", retry_after_s=1)
             return
