@@ -360,3 +360,16 @@ async def test_a_replaced_file_of_authorities_is_read_at_hangup_although_no_sett
                 # Its rest after the failure comes to an end first.
                 while (await ask(router, "m")).status != 200:
                     await asyncio.sleep(0.02)
+
+
+async def test_what_the_admin_listener_has_not_is_answered_with_what_it_has(
+    cage: Cage, tmp_path: Path
+) -> None:
+    async with running(cage, tmp_path, "--endpoint", "a=http://127.0.0.1:9=m") as router:
+        for path in ("/admin/nope", "/debug/"):
+            answer = await get(f"{router.admin_url}{path}")
+            assert answer.status == 404
+            assert path in answer.json["error"]
+            assert "/admin/routes" in answer.json["next"][0]
+        answer = await get(f"{router.admin_url}/admin/drain")
+        assert (answer.status, answer.json["next"]) == (405, ["use POST"])

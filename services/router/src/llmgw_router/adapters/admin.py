@@ -21,6 +21,8 @@ from llmgw_router.operations import Drained, Operations
 
 _STATUS: tuple[tuple[type[LlmgwError], int], ...] = ((InvalidRequest, 400), (NotFound, 404), (Denied, 403))
 
+_PAGES = "GET / shows what there is; /admin/config, /admin/requests, /admin/routes, /admin/workers, /metrics"
+
 
 def metrics_app(registry: CollectorRegistry, refresh: Callable[[], None], ready: Ready) -> web.Application:
     """What is safe to expose: metrics and health."""
@@ -112,6 +114,13 @@ async def _edge(request: web.Request, handler: Handler) -> web.StreamResponse:
             _refuse_pages(request)
         answering: Awaitable[web.StreamResponse] = handler(request)
         return await answering
+    except web.HTTPNotFound:
+        return _json({"error": f"{request.path} is no page of this router", "next": [_PAGES]}, status=404)
+    except web.HTTPMethodNotAllowed as e:
+        asked, allowed = f"{request.method} {request.path}", ", ".join(sorted(e.allowed_methods))
+        refused = _json({"error": f"{asked} is not possible", "next": [f"use {allowed}"]}, status=405)
+        refused.headers["allow"] = allowed
+        return refused
     except LlmgwError as e:
         status = next((number for kind, number in _STATUS if isinstance(e, kind)), 500)
         return _json({"error": e.text, "next": list(e.next_steps)}, status=status)
