@@ -331,7 +331,7 @@ def test_a_file_is_checked_without_being_served(tmp_path: Path) -> None:
     path.write_text("endpoints: ['a=http://h:1=m']\n")
     fine = _check(path)
     assert (fine.returncode, fine.stderr) == (0, "")
-    assert "1 endpoints, 1 models" in fine.stdout
+    assert "1 endpoint, 1 model" in fine.stdout
     told = json.loads(_check(path, "--output", "json").stdout)
     assert (told["schema"], told["fine"], told["why"]) == ("llmgw.router.check-config/1", True, [])
     path.write_text("endpoints: ['a=http://h:1=m']\nidle: 3\n")

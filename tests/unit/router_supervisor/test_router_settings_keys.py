@@ -137,3 +137,10 @@ def test_engines_are_asked_for_usage_only_where_somebody_takes_it(
 ) -> None:
     """Bodies are not spliced, and events not held back, for a counter alone."""
     assert made(tmp_path, more).worker_config().telemetry.usage == told
+
+
+def test_the_example_of_the_page_is_taken_as_it_stands(tmp_path: Path) -> None:
+    page = (Path(__file__).parents[3] / "docs" / "router.md").read_text()
+    example = page.split("\n## Keys\n")[1].split("```yaml\n")[1].split("```")[0]
+    (entry,) = made(tmp_path, example).keys
+    assert entry.row().key_id == "ci"

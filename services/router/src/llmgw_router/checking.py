@@ -9,6 +9,7 @@ import msgspec
 from llmgw_kit.errors import LlmgwError
 from llmgw_kit.lifecycle import print_error
 from llmgw_kit.settings import load
+from llmgw_router.core.words import counted
 from llmgw_router.settings import RouterSettings, check
 
 #: Of `--output json`; grows by fields, and changes its name where one changes its meaning.
@@ -66,7 +67,7 @@ def _summary(settings: RouterSettings) -> dict[str, object]:
         "listen": str(settings.client_address),
         "routes from": f"controllers {settings.controller}"
         if settings.controller
-        else f"{len(settings.endpoints)} endpoints, {len(models)} models",
+        else f"{counted(len(settings.endpoints), 'endpoint')}, {counted(len(models), 'model')}",
         "api keys": "database"
         if settings.database_url is not None
         else len(settings.keys)

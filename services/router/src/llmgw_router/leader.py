@@ -14,6 +14,7 @@ from llmgw_kit.lifecycle import cancel_all
 from llmgw_router.board import Board, Source
 from llmgw_router.core.learned import Delta, Gap, Routes, Snapshot, StaleTerm, follow
 from llmgw_router.core.rotation import Rotation
+from llmgw_router.core.words import counted
 from llmgw_router.ports import Controllers, MoveOn, Session
 
 log = logging.getLogger(__name__)
@@ -196,12 +197,12 @@ class LeaderFollower:
         self._has_session.set()
         self._told = None
         log.info(
-            "following controller %s: term %s, version %s, %d endpoints, %d models",
+            "following controller %s: term %s, version %s, %s, %s",
             session.address,
             self._known.term,
             self._known.version,
-            len(self._known.endpoints),
-            len(self._known.models),
+            counted(len(self._known.endpoints), "endpoint"),
+            counted(len(self._known.models), "model"),
         )
 
     async def _acknowledge(self, session: Session) -> None:

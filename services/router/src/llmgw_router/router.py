@@ -28,6 +28,7 @@ from llmgw_router.board import Board, Source
 from llmgw_router.core.endpoints import static_table
 from llmgw_router.core.generations import Generations
 from llmgw_router.core.learned import CatalogEntry, Routes
+from llmgw_router.core.words import counted
 from llmgw_router.keys import KeysLoop
 from llmgw_router.leader import LeaderFollower
 from llmgw_router.loops import keep_routes, use_kept_routes
@@ -127,7 +128,10 @@ class Router:
         if not any(worker.serving for worker in self.pool.workers):
             return False, "no relay worker serves"
         routes, source = self.board.routes, self.board.source.value
-        return True, f"{len(routes.endpoints)} endpoints, {len(routes.models)} models, {source}"
+        return (
+            True,
+            f"{counted(len(routes.endpoints), 'endpoint')}, {counted(len(routes.models), 'model')}, {source}",
+        )
 
     # --- its life
 

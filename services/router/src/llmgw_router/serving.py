@@ -17,6 +17,7 @@ from llmgw_kit.clock import SystemClock
 from llmgw_kit.lifecycle import StopSignal
 from llmgw_kit.listeners import bind, bound_address
 from llmgw_router.adapters.routes_file import RoutesFile
+from llmgw_router.core.words import counted
 from llmgw_router.ports import Identity
 from llmgw_router.reload import Outcome, Reloader, Source
 from llmgw_router.router import Router
@@ -163,7 +164,7 @@ def _tell_listeners(
     admin: list[socket.socket],
     metrics: list[socket.socket],
 ) -> None:
-    log.info("client API on http://%s, %d relay workers", client, settings.worker_count)
+    log.info("client API on http://%s, %s", client, counted(settings.worker_count, "relay worker"))
     log.info("admin on http://%s", bound_address(admin, settings.admin_address.host))
     if settings.metrics_address is not None:
         log.info("metrics on http://%s", bound_address(metrics, settings.metrics_address.host))

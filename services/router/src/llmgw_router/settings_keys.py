@@ -10,6 +10,7 @@ from pydantic import BaseModel, ConfigDict, SecretStr, field_validator, model_va
 
 from llmgw_kit.errors import StartupError
 from llmgw_router.core.keys import DIGEST_BYTES, SHORTEST_KEY, KeyRow, digest_of
+from llmgw_router.core.words import counted
 
 DIGEST_PREFIX = "sha256:"
 _FORMS = "expected sha256:HEX (llmgw-router key new prints one), or the key itself"
@@ -115,7 +116,7 @@ def file_warning(keys: tuple[KeyEntry, ...], config: Path | None) -> str | None:
     if not mode & (stat.S_IRGRP | stat.S_IROTH):
         return None
     return (
-        f"{config} holds {plain} API keys in plain text and others may read it (mode {mode:04o}): "
+        f"{config} holds {counted(plain, 'API key')} in plain text and others may read it (mode {mode:04o}): "
         f"chmod 600 {config}, or put digests there (llmgw-router key new)"
     )
 
