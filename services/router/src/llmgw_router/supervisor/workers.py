@@ -17,6 +17,7 @@ from llmgw_router.supervisor.asking import Asking, RunningNow
 from llmgw_router.supervisor.choices import Choices
 from llmgw_router.supervisor.gate_book import GateBook
 from llmgw_router.supervisor.key_book import KeyBook
+from llmgw_router.supervisor.key_profiles import ProfilesOfKeys
 from llmgw_router.supervisor.lives import Lives
 from llmgw_router.supervisor.model_counts import ModelCounts
 from llmgw_router.supervisor.outside import PoolConfig as PoolConfig
@@ -62,6 +63,7 @@ class WorkerPool:
         #: Newest word on each start that somebody waits for.
         self._phases: dict[str, ipc.StartPhase] = {}
         self._keys = KeyBook()
+        self._profiles_of_keys = ProfilesOfKeys()
         self._usage_folder: str | None = None
         #: Whom workers suspect, and what they have chosen of late.
         self.choices = Choices(config.config.choosing.keep_decisions)
@@ -143,6 +145,9 @@ class WorkerPool:
 
     def push_keys(self, rows: Iterable[KeyRow], gone: Iterable[bytes] = (), *, whole: bool) -> None:
         """Give every worker the keys, all of them or what has changed."""
+        rows = tuple(rows)
+        for said in self._profiles_of_keys.strange(rows, self._worker_config.profiles.keys()):
+            logger.warning("%s", said)
         self._to_all(self._keys.replace(rows) if whole else self._keys.change(rows, gone))
 
     def keys_are_stale(self, why: str) -> None:
