@@ -52,6 +52,7 @@ WHILE_RUNNING = frozenset(
         "upstream_idle_s",
         "max_head_bytes",
         "max_body_bytes",
+        "max_connections",
         "connect_s",
         "first_byte_s",
         "idle_s",

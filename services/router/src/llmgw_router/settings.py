@@ -142,6 +142,9 @@ class RouterSettings(ServiceSettings):
     max_body_bytes: int = Field(
         64 * 1024 * 1024, ge=1024, le=LARGEST_BODY, description="longest request body; 413 above"
     )
+    max_connections: int = Field(
+        16_384, ge=16, le=2**20, description="client connections of one worker; more are closed as they come"
+    )
     connect_s: float = Field(5.0, gt=0, le=WEEK_S, description="to connect to an engine")
     first_byte_s: float = Field(
         600.0, gt=0, le=WEEK_S, description="until an engine's first byte: a prompt is computed"
@@ -264,6 +267,7 @@ class RouterSettings(ServiceSettings):
                 upstream_idle_s=self.upstream_idle_s,
                 max_head_bytes=self.max_head_bytes,
                 max_body_bytes=self.max_body_bytes,
+                max_connections=self.max_connections,
             ),
             profiles={name: entry.profile(name) for name, entry in self.profiles.items()},
             default_profile=self.default_profile,

@@ -23,6 +23,12 @@ class AdmissionEntry(BaseModel):
     )
     max_queued_per_model: int = Field(512, ge=0, le=MANY, description="most that wait for room at one model")
     max_queued: int = Field(4096, ge=0, le=MANY, description="most that wait for room in all")
+    max_waiting_bytes: int | None = Field(
+        512 * 1024 * 1024,
+        ge=1024,
+        le=2**50,
+        description="bytes of bodies that arrive or wait; a worker has an even share, or room for one body",
+    )
     age_bound_s: float = Field(
         15.0,
         gt=0,

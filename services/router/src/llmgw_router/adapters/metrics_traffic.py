@@ -27,6 +27,7 @@ _COUNTERS = (
     ("bytes_from_clients", "llmgw_router_received_bytes", "Bytes read from clients."),
     ("bytes_to_clients", "llmgw_router_sent_bytes", "Bytes written to clients."),
     ("connections_accepted", "llmgw_router_connections", "Client connections accepted."),
+    ("connections_refused", "llmgw_router_connections_refused", "Client connections over max_connections."),
     ("upstream_connects", "llmgw_router_upstream_connects", "Connections opened to engines."),
     ("log_lines_dropped", "llmgw_router_log_lines_dropped", "Log lines of relay workers that were dropped."),
 )

@@ -17,6 +17,8 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
 
     max_body_bytes: int = 64 * 1024 * 1024
     max_head_bytes: int = 32 * 1024
+    #: Client connections of one worker; more are closed as they come.
+    max_connections: int = 16_384
     #: From the first byte of a request (or the accept) to the end of its headers.
     request_head_s: float = 10.0
     #: Longest silence while a request body is being sent to us.
@@ -130,6 +132,8 @@ class Admission(msgspec.Struct, frozen=True, kw_only=True):
     #: Most that wait for room at one model, and in all.
     max_queued_per_model: int = 512
     max_queued: int = 4096
+    #: Bytes of bodies that arrive or wait; each worker has an even share, or room for one body. None: any.
+    max_waiting_bytes: int | None = 512 * 1024 * 1024
     #: Who has waited so long is let in before the more important ones, now and then.
     age_bound_s: float = 15.0
 

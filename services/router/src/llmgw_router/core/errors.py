@@ -98,7 +98,7 @@ def retry_after(seconds: float | None, *, default_s: float = 5.0) -> int:
 
 def limit(name: str, value: float, profile: str | None = None) -> bytes:
     """Value of `x-llmgw-limit`: the one limit that fired, as the settings call it, and whose it is."""
-    told = f"{name}={value:g}" if profile is None else f"{name}={value:g}; profile={profile}"
+    told = f"{name}={value:.15g}" if profile is None else f"{name}={value:.15g}; profile={profile}"
     return told.encode()
 
 

@@ -113,6 +113,7 @@ class ClientConnection(asyncio.Protocol):
         self.served = 0
         self._head_bytes = 0
         self._head_done = False
+        self._body: bytes | bytearray = b""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = transport  # type: ignore[assignment]
@@ -131,12 +132,22 @@ class ClientConnection(asyncio.Protocol):
         name = self.transport.get_extra_info("peername")
         return str(name[0]).encode("latin-1", "replace") if name else b"unknown"
 
+    def waiting_bytes(self) -> int:
+        """Of bodies that arrive or wait here; not of one that an engine was sent."""
+        total = len(self._body) if self.parsing is not None else 0
+        exchange = self.current
+        if exchange is not None and exchange.endpoint is None:
+            total += len(exchange.body)
+        if self._ready:
+            total += sum(len(one.body) for one in self._ready)
+        return total
+
     # --- llhttp's calls
 
     def on_message_begin(self) -> None:
         exchange = self.parsing = Exchange(self)
         self._lines: list[bytes] | None = exchange.head
-        self._body: bytes | bytearray = b""
+        self._body = b""
         self._head_done = False
 
     def on_url(self, part: bytes) -> None:
@@ -240,6 +251,11 @@ class ClientConnection(asyncio.Protocol):
         else:
             # Not a list of parts: a body that comes byte by byte would cost forty times its size.
             self._body = bytearray(self._body) + part
+        bodies = self.hub.bodies
+        if len(self._body) > len(part) and not bodies.fits(len(part)):
+            exchange.limit = bodies.named
+            exchange.refusal = bodies.refusal()
+            self._give_up(exchange)
 
     def on_message_complete(self) -> None:
         exchange = self.parsing

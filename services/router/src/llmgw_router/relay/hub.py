@@ -18,6 +18,7 @@ from llmgw_router.core.config import WorkerConfig
 from llmgw_router.relay import ipc
 from llmgw_router.relay.access import Access
 from llmgw_router.relay.accounting import Accounts
+from llmgw_router.relay.bodies import Bodies
 from llmgw_router.relay.choosing import Chooser
 from llmgw_router.relay.endpoint import ColdEndpoint
 from llmgw_router.relay.live_routes import LiveRoutes
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
     from llmgw_router.relay.exchange import Exchange
 
 _ACCEPTED = COUNTER["connections_accepted"]
+_TOO_MANY = COUNTER["connections_refused"]
 _OPEN = COUNTER["connections_open"]
 _RUNNING = COUNTER["requests_running"]
 _LINES_DROPPED = COUNTER["log_lines_dropped"]
@@ -71,6 +73,7 @@ class Hub:
         self.room = WaitingRoom(self)
         self.queue = Queueing(self, slots)
         self.connections: set[ClientConnection] = set()
+        self.bodies = Bodies(self)
         #: Finishing: connections end after their answer.
         self.draining = False
         #: Past the grace: requests are refused.
@@ -110,10 +113,13 @@ class Hub:
     # --- connections and exchanges
 
     def connected(self, client: "ClientConnection") -> None:
-        self.connections.add(client)
         counters = self.counters
         counters[_ACCEPTED] += 1
         counters[_OPEN] += 1
+        self.connections.add(client)
+        if len(self.connections) > self.limits.max_connections:
+            counters[_TOO_MANY] += 1
+            client.cut(reset=False)
 
     def disconnected(self, client: "ClientConnection") -> None:
         self.connections.discard(client)
@@ -167,6 +173,7 @@ class Hub:
         """Swap the configuration. What runs keeps the profile it began with."""
         self.config = config
         self.limits = config.limits
+        self.bodies.reconfigure(config)
         self.contexts = Contexts(config.upstream_tls)
         self.default_profile = config.profiles[config.default_profile]
         self.queue.reconfigure(config.admission)

@@ -211,7 +211,7 @@ class Queueing:
         if hub.refusing:
             exchange.refuse(errors.STOPPING, "This router is stopping; ask again.", retry_after_s=1)
             return
-        crowd = self._crowd(queue)
+        crowd = self._crowd(exchange, queue)
         if crowd is not None:
             last = queue.line.last()
             if last is None or last.profile.priority >= profile.priority:
@@ -253,13 +253,15 @@ class Queueing:
         self._look_soon()
         self._look_later()
 
-    def _crowd(self, queue: ModelQueue) -> tuple[str, int] | None:
+    def _crowd(self, exchange: "Exchange", queue: ModelQueue) -> tuple[str, int] | None:
         """The bound that says that nobody more may wait."""
         rules = self._rules
         if queue.gate.crowded(rules.max_queued_per_model):
             return "max_queued_per_model", rules.max_queued_per_model
         if self._router.crowded(rules.max_queued):
             return "max_queued", rules.max_queued
+        if not self._hub.bodies.fits(len(exchange.body)) and rules.max_waiting_bytes is not None:
+            return "max_waiting_bytes", rules.max_waiting_bytes
         return None
 
     def leave(self, exchange: "Exchange") -> None:

@@ -53,6 +53,12 @@ class WaitingRoom:
             exchange.limit = errors.limit("max_held", model.max_held)
             self._refuse_loading(exchange, model, f"{model.max_held} requests wait for it already (max_held)")
             return
+        if not hub.bodies.fits(len(exchange.body)):
+            exchange.limit = hub.bodies.named
+            self._refuse_loading(
+                exchange, model, "the bodies that wait fill their memory (max_waiting_bytes)"
+            )
+            return
         tenant = None if exchange.key is None else exchange.key.tenant
         most = model.max_held_per_tenant
         if tenant is not None and most is not None:

@@ -32,7 +32,7 @@ def route(exchange: "Exchange") -> None:
     if hub.tracer is not None:
         hub.tracer.begin(exchange)
     if exchange.refusal is not None:
-        exchange.refuse(*exchange.refusal)
+        exchange.refuse(*exchange.refusal, retry_after_s=2 if exchange.refusal[0].status == 503 else None)
         return
     try:
         exchange.normalise()

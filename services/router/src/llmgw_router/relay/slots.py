@@ -80,6 +80,7 @@ _PLAIN = (
     "bytes_from_clients",
     "bytes_to_clients",
     "connections_accepted",
+    "connections_refused",
     "upstream_connects",
     "tables_applied",
     "log_lines_dropped",

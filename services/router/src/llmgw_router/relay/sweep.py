@@ -29,6 +29,7 @@ def sweep(hub: "Hub") -> None:
         # Least recently used first.
         while idle and now - idle[0].idle_since > hub.limits.upstream_idle_s:
             idle.pop(0).transport.close()
+    hub.bodies.count()
     hub.warden.sweep()
     hub.choosing.flush()
     hub.room.report()
