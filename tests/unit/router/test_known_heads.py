@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from llmgw_router.relay import client as client_module
+from llmgw_router.relay import arriving as arriving_module
 from llmgw_router.relay import ipc, known_heads
 from llmgw_router.relay import upstream as upstream_module
 from llmgw_router.relay.client import ClientConnection
@@ -152,18 +152,18 @@ def test_a_request_means_the_same_each_time(
 ) -> None:
     data = request(method, version, lines, end, body, len(body) if exact else length)
     other = request(method, version, lines, end, body + b"!!", len(body) + 2 if exact else length)
-    client_module._HEADS.clear()
+    arriving_module._HEADS.clear()
     first = read(hub, data)
     assert read(hub, data) == first
     again = read(hub, other)
-    client_module._HEADS.clear()
+    arriving_module._HEADS.clear()
     assert again == read(hub, other)
 
 
 def test_the_second_request_is_not_parsed(hub: Hub) -> None:
-    client_module._HEADS.clear()
+    arriving_module._HEADS.clear()
     read(hub, PLAIN % (2, b"{}"))
-    (known,) = client_module._HEADS.values()
+    (known,) = arriving_module._HEADS.values()
     (made,) = read(hub, PLAIN % (4, b"[{}]"))
     assert made["head"] is known.head
     assert (made["body"], made["has_body"], made["keep"]) == (b"[{}]", True, True)
@@ -180,9 +180,9 @@ def test_the_second_request_is_not_parsed(hub: Hub) -> None:
     ],
 )
 def test_heads_with_something_of_their_own_are_read_each_time(hub: Hub, line: bytes) -> None:
-    client_module._HEADS.clear()
+    arriving_module._HEADS.clear()
     read(hub, b"POST /v1/x HTTP/1.1\r\nhost: r\r\n%b\r\ncontent-length: 2\r\n\r\n{}" % line)
-    assert not client_module._HEADS
+    assert not arriving_module._HEADS
 
 
 def test_another_length_of_digits_is_no_other_head() -> None:
@@ -206,7 +206,7 @@ def test_digits_of_another_field_are_never_left_out() -> None:
 def test_nobody_smuggles_by_a_length_that_is_none(hub: Hub) -> None:
     """The first digits here are not the length's: left out, they would hide the second request."""
     data = b"POST /v1/x HTTP/1.1\r\nhost: r\r\nx-content-length: %d\r\ncontent-length: 2\r\n\r\n%b"
-    client_module._HEADS.clear()
+    arriving_module._HEADS.clear()
     read(hub, data % (2, b"{}"))
     hidden = b"GET /v1/y HTTP/1.1\r\nhost: r\r\n\r\n"
     first, second = read(hub, data % (2 + len(hidden), b"{}" + hidden))
@@ -214,10 +214,10 @@ def test_nobody_smuggles_by_a_length_that_is_none(hub: Hub) -> None:
 
 
 def test_what_is_remembered_is_bounded(hub: Hub) -> None:
-    client_module._HEADS.clear()
+    arriving_module._HEADS.clear()
     for number in range(known_heads.MOST + 5):
         read(hub, b"POST /v1/%d HTTP/1.1\r\nhost: r\r\ncontent-length: 2\r\n\r\n{}" % number)
-    assert len(client_module._HEADS) <= known_heads.MOST
+    assert len(arriving_module._HEADS) <= known_heads.MOST
 
 
 ANSWER_LINES = st.lists(

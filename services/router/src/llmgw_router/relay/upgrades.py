@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import httptools
 
 if TYPE_CHECKING:
-    from llmgw_router.relay.client import ClientConnection
+    from llmgw_router.relay.arriving import Arriving
 
 
 def may_be_ignored(offered: bytes) -> bool:
@@ -23,7 +23,7 @@ def may_be_ignored(offered: bytes) -> bool:
 class _GoingOn:
     """A parser's callbacks: the head that it is given first is ours, and what follows is the client's."""
 
-    def __init__(self, client: "ClientConnection") -> None:
+    def __init__(self, client: "Arriving") -> None:
         self._client = client
         self.ours = True
         self.on_body = client.on_body
@@ -47,7 +47,7 @@ class _GoingOn:
 
 
 def go_on_behind(
-    client: "ClientConnection", version: str, *, keep: bool, length: int | None, chunked: bool
+    client: "Arriving", version: str, *, keep: bool, length: int | None, chunked: bool
 ) -> None:
     """Give the client one that reads the body of the request whose head was read, and the requests behind it.
 
