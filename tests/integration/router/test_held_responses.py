@@ -125,6 +125,38 @@ async def test_a_response_goes_on_where_the_one_before_it_is(tmp_path: Path) -> 
         assert await create(c, more=b',"previous_response_id":[7]')
 
 
+async def test_a_holder_that_rests_is_told_as_that_one_alone(tmp_path: Path) -> None:
+    """Its engine has asked to be left alone; the others have not, and have nothing to go on with."""
+
+    async def tired(connection: Connection) -> None:
+        await connection.request()
+        await connection.send(json_answer(b'{"id":"resp_tired","by":"a"}'))
+        while True:
+            await connection.request()
+            head = b"HTTP/1.1 503 Service Unavailable\r\nretry-after: 40\r\ncontent-length: 0\r\n\r\n"
+            await connection.send(head)
+
+    async with (
+        Upstream(tired) as a,
+        Upstream(engine("b")) as b,
+        router(tmp_path, a.port, b.port) as r,
+        await r.client() as c,
+    ):
+        while await create(c) != "resp_tired":
+            pass
+        asked = b'{"model":"m","input":"go on","previous_response_id":"resp_tired"}'
+        c.post(asked, path=b"/v1/responses")
+        await c.answer()
+        c.post(asked, path=b"/v1/responses")
+        refused = await c.answer()
+        assert refused.status == 503
+        told = json.loads(refused.body)["error"]["message"]
+        assert "The replica that holds what this request goes on with" in told
+        assert "Every replica" not in told
+        # The others are asked as ever, also by what the worker remembers of the model.
+        assert await create(c)
+
+
 async def test_without_any_replica_there_is_nothing_to_find(tmp_path: Path) -> None:
     async with router(tmp_path) as r:
         status, told = await ask(r, "/v1/responses/resp_1")

@@ -144,11 +144,19 @@ class Chooser:
         if known is not None and known[0] is endpoints:
             return known[1]
         made = Field([one for one in endpoints if pools is None or one.row.pool in pools])
+        if self._is_part(exchange, endpoints):
+            # What goes on at one replica must not push out what is known of them all.
+            return made
         if len(self._fields) > 2 * len(self._hub.routes.targets) + 64:
             # Models that are gone.
             self._fields.clear()
         self._fields[exchange.model, pools] = (endpoints, made)
         return made
+
+    def _is_part(self, exchange: "Exchange", endpoints: "tuple[EngineEndpoint, ...]") -> bool:
+        """Whether these are not the model's endpoints but some that only this request needs."""
+        target = None if exchange.model is None else self._hub.routes.targets.get(exchange.model)
+        return target is not None and target.endpoints is not endpoints
 
     def _match(self, exchange: "Exchange") -> Match | None:
         match = exchange.match
@@ -237,7 +245,12 @@ class Chooser:
         usable = self._field(exchange, endpoints).endpoints
         wait_s = earliest(usable, self._hub.now)
         seconds = errors.retry_after(wait_s)
-        if wait_s is not None:
+        if wait_s is not None and self._is_part(exchange, endpoints):
+            why = (
+                f"The replica that holds what this request goes on with, {usable[0].name}, has asked to be "
+                f"left alone for a while; it is asked again in {seconds} s."
+            )
+        elif wait_s is not None:
             why = (
                 f"Every replica of the model `{model.name}` has asked to be left alone for a while; the "
                 f"first one is asked again in {seconds} s."
