@@ -14,12 +14,14 @@ from llmgw_kit.ids import NodeId, ReplicaId
 from tests.unit.controller.build import (
     NOW,
     activity,
+    heard,
     model,
     node,
     profile,
     replica,
     router,
     shard,
+    usual_reports,
     weights_of,
 )
 from tests.unit.controller.room import ELSE, HELD, NEW, OLD, Room, idle_one
@@ -61,6 +63,28 @@ def test_a_gang_waits_for_all_exits_and_takes_the_room_in_one_plan():
     assert max(freed) < min(taken)
     assert sum(len(part.device_ids) for part in room.rows["gang/1"].shards) == 4
     assert room.rows["thief/1"].phase is Phase.UNPLACEABLE
+
+
+def test_a_new_leader_keeps_the_room_of_a_gang_until_it_has_heard_its_other_nodes():
+    """Seed 200521: the victim's exit is heard first, and the node beside it a moment later."""
+    thief = model("thief", replicas=2)
+    nodes = [node("n1", fabrics=("ib",)), node("n2", fabrics=("ib",))]
+    room = Room(OLD, GANG, nodes=nodes, wanting=("gang",), watched=activity(router()))
+    room.step()
+    room.through()
+    assert room.rows["old/1"].phase is Phase.STOPPING
+    room.catalog(OLD, GANG, thief)
+    there = heard(nodes[0], usual_reports(nodes[0], (HELD,)), at=room.now)
+    room.snap = replace(room.snap, term_started=room.now, heard={NodeId("n1"): there})
+    room.tell(room.rows["old/1"], ShardState.EXITED, exit=Exit(0, None, "stopped", ""))
+    plan = room.step()
+    assert not [one for one in plan.changes if isinstance(one, (Release, Reserve))]
+    assert {row.phase for name, row in room.rows.items() if name.startswith("thief/")} == {Phase.WANTED}
+    beside = heard(nodes[1], usual_reports(nodes[1], ()), at=room.now)
+    room.snap = replace(room.snap, heard={**room.snap.heard, NodeId("n2"): beside})
+    plan = room.step()
+    taken = [one.replica.replica_id for one in plan.changes if isinstance(one, Reserve)]
+    assert taken == ["gang/1"]
 
 
 def test_a_gang_is_cancelled_as_a_whole_when_one_victim_is_used():

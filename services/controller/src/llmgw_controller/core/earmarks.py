@@ -7,8 +7,9 @@ once its victims have left, and nobody else is placed there meanwhile, whatever 
 from dataclasses import replace
 
 from llmgw_controller.core.apply import apply
-from llmgw_controller.core.claims import Rooms, rooms, with_claim
+from llmgw_controller.core.claims import Rooms, Use, rooms, with_claim, with_promise
 from llmgw_controller.core.failing import startable
+from llmgw_controller.core.hearing import is_learning
 from llmgw_controller.core.placement import Placement, memo_of, place
 from llmgw_controller.core.plan import Release
 from llmgw_controller.core.rows import EvictionRow, Phase, PortQuarantine, ReplicaRow, Stored, Wish
@@ -109,12 +110,28 @@ def keep_room(snapshot: Snapshot, found: Rooms, now: float) -> tuple[Rooms, dict
         return found, {}
     held = _held(snapshot.stored, frozenset(name for victims in owing.values() for name in victims))
     free_now: dict[ReplicaId, Placement] = {}
-    for name, answer in places_after(snapshot, owing, now).items():
+    answers = places_after(snapshot, owing, now)
+    for name, answer in answers.items():
         row = snapshot.stored.replicas[name]
         found = _claimed(found, row.model, name, answer)
         if not any((part.node_id, device) in held for part in answer.shards for device in part.device_ids):
             free_now[name] = answer
+    if is_learning(snapshot, now):
+        for name in owing.keys() - answers.keys():
+            found = _kept_around(snapshot.stored, found, owing[name])
     return found, free_now
+
+
+def _kept_around(stored: Stored, found: Rooms, victims: frozenset[ReplicaId]) -> Rooms:
+    """Where it goes is not known before the other nodes are heard: until then nobody takes what is free
+    beside its victims, or, for it may be a gang, on the nodes that share a fabric with theirs."""
+    there = {shard.node_id for name in victims for shard in stored.replicas[name].shards} & found.keys()
+    fabrics = {fabric for node_id in there for fabric in found[node_id].node.fabrics}
+    for node_id, room in found.items():
+        if node_id in there or fabrics.intersection(room.node.fabrics):
+            free = frozenset(device.device_id for device in room.devices if device.use is Use.FREE)
+            found = with_promise(found, node_id, free)
+    return found
 
 
 def waits_for(stored: Stored, name: ReplicaId) -> str | None:

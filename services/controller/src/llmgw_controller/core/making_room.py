@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from llmgw_controller.core.activity import Busy, Idle, Unknown
 from llmgw_controller.core.draft import Draft
 from llmgw_controller.core.drains import DrainEnd, end_of_drain
-from llmgw_controller.core.earmarks import Open, open_evictions
+from llmgw_controller.core.earmarks import Open, open_evictions, owed, places_after
 from llmgw_controller.core.evidence import confirmed_since, evidence
 from llmgw_controller.core.exits import exit_of, release_exited
 from llmgw_controller.core.failing import is_resting
@@ -193,6 +193,8 @@ def _hand_over(draft: Draft, victims: Open) -> None:
     earlier could go to somebody else."""
     waited_for = [row for _, row in victims if row is not None and not _is_gone(draft, row)]
     if not waited_for:
+        if _may_yet_fit(draft, victims[0][0]):
+            return
         for _, row in victims:
             if row is not None:
                 release_exited(draft, row)
@@ -203,6 +205,15 @@ def _hand_over(draft: Draft, victims: Open) -> None:
         for receipt, _ in victims:
             draft.change(PutEviction(replace(receipt, state=EvictionState.FAILED, text=because)))
             draft.event("eviction_failed", receipt.victim_replica_id, because, Severity.TROUBLE)
+
+
+def _may_yet_fit(draft: Draft, receipt: EvictionRow) -> bool:
+    """Whoever waits has no place on the nodes that a new leader has heard, and others are still to be heard:
+    what is freed now would go to somebody else, and a gang would have half of its room."""
+    if not is_learning(draft.snapshot, draft.now):
+        return False
+    owing, name = owed(draft.stored), receipt.beneficiary_replica_id
+    return name in owing and name not in places_after(draft.snapshot, owing, draft.now)
 
 
 def _is_gone(draft: Draft, row: ReplicaRow) -> bool:
