@@ -32,11 +32,12 @@ class Growth:
         sim.world.at(LOOK_S, self._look)
         model = sim.catalog.models[GROWING]
         serving = sum(
-            one.serving_since is not None
+            one.serving_since is not None and not one.hangs(sim.world.now)
             for one in sim.checks.living()
             if one.replica_id.startswith(f"{GROWING}/")
         )
         assert model.max_replicas is not None
+        # One that answers nothing is taken down first, and where its agent is deaf that takes its time.
         if serving != 1 or not room_of(sim, model, beside_itself=True):
             self._since = None
             return

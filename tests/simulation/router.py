@@ -46,8 +46,9 @@ class Router:
         world = self.sim.world
         world.at(world.between(0.0, 1.0), self._watch, self.life)
         world.at(world.between(0.0, TICK_S), self._tick, self.life)
-        for model in self.sim.catalog.sorted_models():
-            world.at(world.between(0.0, 30.0), self._request, self.life, model.name)
+        # Also for one that an operator has taken out just now: it comes back, and is asked for then.
+        for name in sorted(self.sim.all_models):
+            world.at(world.between(0.0, 30.0), self._request, self.life, name)
 
     def held(self) -> dict[ModelId, int]:
         return {model: len(held) for model, held in self.waiting.items() if held} if self.running else {}
