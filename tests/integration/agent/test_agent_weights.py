@@ -49,7 +49,8 @@ async def test_a_broken_off_file_is_resumed_where_it_stopped(one: OneTest) -> No
         one.want((weighted(one, "s1", source.url), RUN))
         await one.in_state("s1", SERVING)
         resumed = [asked for asked in source.ranges if asked is not None]
-        assert len(resumed) == 1
+        # Once seen to begin anew, on a very busy machine: the log says what broke, should it be seen again.
+        assert len(resumed) == 1, (source.ranges, (one.agents.folder / "agent-1.log").read_text()[-3000:])
         start = int(resumed[0].removeprefix("bytes=").rstrip("-"))
         assert 0 < start <= 100_000
         assert (published(one) / "model.bin").read_bytes() == FILES["model.bin"]
