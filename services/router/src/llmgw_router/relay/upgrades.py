@@ -46,9 +46,7 @@ class _GoingOn:
             self._client.on_headers_complete()
 
 
-def go_on_behind(
-    client: "Arriving", version: str, *, keep: bool, length: int | None, chunked: bool
-) -> None:
+def go_on_behind(client: "Arriving", version: str, *, keep: bool, length: int | None, chunked: bool) -> None:
     """Give the client one that reads the body of the request whose head was read, and the requests behind it.
 
     `length` and `chunked`: as that head has said. A request without a body is completed by this."""
