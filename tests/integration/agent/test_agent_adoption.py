@@ -86,7 +86,7 @@ async def test_real_llama_cpp_outlives_its_agent_in_the_middle_of_a_stream(
             shard_id="s1", replica_id="r1", group_epoch=1, spec_hash="h", model="tiny", engine="llamacpp",
             served_names=["tiny", "other-name"], device_ids=["gpu-0"], ports={"http": port},
             weights=WeightsRef(model="tiny/model", version="v1", entry_file="tiny.gguf"),
-            mirror_urls=[source.url], context_length=512, args=["--threads", "1", "--embeddings"],
+            mirror_urls=[source.url], context_length=4096, args=["--threads", "1", "--embeddings"],
             ready_timeout_s=60, stop_grace_s=5, credential="sekret",
         )  # fmt: skip
         leader.want((spec, RUN))
@@ -96,7 +96,7 @@ async def test_real_llama_cpp_outlives_its_agent_in_the_middle_of_a_stream(
         assert shard.running_requests == 0
 
         base = f"http://127.0.0.1:{port}"
-        asked = {"model": "tiny", "stream": True, "max_tokens": 400, "ignore_eos": True, "prompt": "the node"}
+        asked = {"model": "tiny", "stream": True, "max_tokens": 3500, "ignore_eos": True, "prompt": "the node"}
         async with client.post(f"{base}/v1/completions", json=asked) as stream:
             assert stream.status == 200
             assert (await stream.content.readline()).startswith(b"data: ")
