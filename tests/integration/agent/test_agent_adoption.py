@@ -96,7 +96,13 @@ async def test_real_llama_cpp_outlives_its_agent_in_the_middle_of_a_stream(
         assert shard.running_requests == 0
 
         base = f"http://127.0.0.1:{port}"
-        asked = {"model": "tiny", "stream": True, "max_tokens": 3500, "ignore_eos": True, "prompt": "the node"}
+        asked = {
+            "model": "tiny",
+            "stream": True,
+            "max_tokens": 3500,
+            "ignore_eos": True,
+            "prompt": "the node",
+        }
         async with client.post(f"{base}/v1/completions", json=asked) as stream:
             assert stream.status == 200
             assert (await stream.content.readline()).startswith(b"data: ")
