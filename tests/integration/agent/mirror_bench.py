@@ -28,7 +28,8 @@ class FakeMirror:
     failed: str | None = None
     #: Listing answered in place of the real one.
     listing: Any = None
-    #: Cut the first download after so many bytes.
+    #: Cut the first download that is longer after so many bytes: files are asked for side by side, and one
+    #: that is cut behind its end was not cut.
     cut_after: int | None = None
     #: Instead of cutting, send nothing more.
     stall: bool = False
@@ -78,7 +79,7 @@ class FakeMirror:
             headers["Content-Range"] = f"bytes {start}-{len(data) - 1}/{len(data)}"
         response = web.StreamResponse(status=206 if asked else 200, headers=headers)
         await response.prepare(request)
-        if self.cut_after is not None:
+        if self.cut_after is not None and len(body) > self.cut_after:
             await response.write(body[: self.cut_after])
             self.cut_after = None
             if self.stall:

@@ -15,7 +15,7 @@ from tests.integration.agent.mirror_bench import mirror
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 RUN, STOP = pb.SHARD_WISH_RUN, pb.SHARD_WISH_STOP
 SERVING, EXITED = pb.SHARD_STATE_SERVING, pb.SHARD_STATE_EXITED
-FILES = {"model.bin": os.urandom(300_000), "sub/config.json": b"{}", "empty": b""}
+FILES = {"sub/config.json": b"{}", "model.bin": os.urandom(300_000), "empty": b""}
 
 
 def weighted(one: OneTest, shard_id: str, *urls: str, entry: str | None = None) -> pb.ShardSpec:
@@ -49,8 +49,7 @@ async def test_a_broken_off_file_is_resumed_where_it_stopped(one: OneTest) -> No
         one.want((weighted(one, "s1", source.url), RUN))
         await one.in_state("s1", SERVING)
         resumed = [asked for asked in source.ranges if asked is not None]
-        # Once seen to begin anew, on a very busy machine: the log says what broke, should it be seen again.
-        assert len(resumed) == 1, (source.ranges, (one.agents.folder / "agent-1.log").read_text()[-3000:])
+        assert len(resumed) == 1
         start = int(resumed[0].removeprefix("bytes=").rstrip("-"))
         assert 0 < start <= 100_000
         assert (published(one) / "model.bin").read_bytes() == FILES["model.bin"]
