@@ -17,6 +17,7 @@ from llmgw_mirror.adapters.ledger_postgres import PostgresLedger
 from llmgw_mirror.core.versions import (
     Failure,
     Moving,
+    Proof,
     Receipt,
     Source,
     VersionView,
@@ -158,7 +159,7 @@ async def test_who_is_how_far(ledgers: Ledgers) -> None:
 def version(*files: tuple[str, WeightsState], name: str = "v1") -> VersionView:
     made = []
     for path, state in files:
-        receipt = Receipt(SHA, 10, as_received=False, at=1.0) if state is WeightsState.PRESENT else None
+        receipt = Receipt(SHA, 10, Proof.SHA256, at=1.0) if state is WeightsState.PRESENT else None
         failure = Failure("broken", 1.0) if state is WeightsState.FAILED else None
         moving = Moving(state, 3, 10) if state in (WeightsState.FETCHING, WeightsState.VERIFYING) else None
         source = Source(path, f"https://h/{path}", SHA, 10)

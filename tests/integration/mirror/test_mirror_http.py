@@ -261,9 +261,9 @@ async def test_a_client_that_leaves_or_takes_nothing_costs_nobody_else(
             assert (await Client(session, at)(FILE)).body == huge
             # It reads its head, then no more; the mirror gives up on it, and the rest never comes.
             await lazy_reader.readuntil(b"\r\n\r\n")
-            weights = here.weights
-            assert weights is not None
-            await until(lambda: weights.served.open == 0)
+            answers = here.answers
+            assert answers is not None
+            await until(lambda: answers.served.open == 0)
             taken = 0
             with pytest.raises((ConnectionError, asyncio.IncompleteReadError)):
                 while piece := await lazy_reader.read(1 << 20):

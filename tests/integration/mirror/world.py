@@ -13,6 +13,7 @@ from llmgw_kit import telemetry
 from llmgw_kit.addresses import HostPort
 from llmgw_kit.clock import Clock, SystemClock
 from llmgw_kit.listeners import bind, bound_address
+from llmgw_mirror.adapters.file_answer import FileAnswers
 from llmgw_mirror.adapters.http_server import WeightsHttp, error_edge
 from llmgw_mirror.adapters.store import Store
 from llmgw_mirror.composition import Built, build
@@ -50,7 +51,7 @@ class World:
     built: Built
     settings: MirrorSettings
     #: Of the last `listening`.
-    weights: WeightsHttp | None = None
+    answers: FileAnswers | None = None
 
     @property
     def mirror(self) -> Mirror:
@@ -100,8 +101,9 @@ class World:
 @asynccontextmanager
 async def listening(here: World) -> AsyncIterator[HostPort]:
     """The HTTP listener for nodes, as `serve` opens it, on a port of the system's."""
-    weights = WeightsHttp(here.mirror, here.built.readers, stall_s=here.settings.send_stall_s)
-    here.weights = weights
+    answers = FileAnswers(here.mirror.content, here.built.readers, stall_s=here.settings.send_stall_s)
+    here.answers = answers
+    weights = WeightsHttp(here.mirror, answers)
     app = web.Application(middlewares=[error_edge])
     app.add_routes(weights.routes())
     sockets = bind(HostPort("127.0.0.1", 0), flag="--http-listen")

@@ -8,6 +8,7 @@ from llmgw_kit.errors import InvalidRequest
 from llmgw_mirror.core.versions import (
     Failure,
     Moving,
+    Proof,
     Receipt,
     Source,
     VersionView,
@@ -46,7 +47,7 @@ def test_of_nothing_nothing_is_present() -> None:
     assert worst_of([]) is A
 
 
-RECEIPT = Receipt(SHA, 10, as_received=False, at=1.0)
+RECEIPT = Receipt(SHA, 10, Proof.SHA256, at=1.0)
 FAILURE = Failure("broken", at=1.0)
 MOVING = Moving(G, 3, 10, 1.5, 4.0)
 
@@ -79,7 +80,7 @@ def view(*files: tuple[WeightsState, int | None, int, float | None]) -> VersionV
     for number, (state, size, received, eta) in enumerate(files):
         source = Source(f"f{number}", "http://x/f", size_bytes=size)
         if state is P:
-            receipt = Receipt(SHA, size or 0, as_received=True, at=0)
+            receipt = Receipt(SHA, size or 0, Proof.NONE, at=0)
             made.append(view_file(source, receipt=receipt, failure=None, moving=None))
         else:
             made.append(

@@ -15,6 +15,8 @@ from llmgw_kit.clock import Clock
 from llmgw_kit.errors import StartupError
 from llmgw_kit.postgres import Postgres, connect_patiently, safe_dsn
 from llmgw_mirror.adapters.disk import DiskThreads
+from llmgw_mirror.adapters.history_memory import MemoryHistory
+from llmgw_mirror.adapters.history_postgres import PostgresHistory
 from llmgw_mirror.adapters.ledger_memory import MemoryLedger
 from llmgw_mirror.adapters.ledger_postgres import PostgresLedger
 from llmgw_mirror.adapters.parts import Shelf
@@ -24,7 +26,7 @@ from llmgw_mirror.adapters.upstream_file import FileUpstream
 from llmgw_mirror.adapters.upstream_http import HttpUpstream
 from llmgw_mirror.fetcher import Fetcher
 from llmgw_mirror.flights import Flights
-from llmgw_mirror.ports import Ledger, Upstream
+from llmgw_mirror.ports import History, Ledger, Upstream
 from llmgw_mirror.service import Mirror
 from llmgw_mirror.settings import MirrorSettings
 from llmgw_mirror.transfer import Tally, Transfer
@@ -45,6 +47,7 @@ class Built:
     flights: Flights
     upkeep: Upkeep
     ledger: Ledger
+    history: History
     store: Store
     tally: Tally
     #: For reading what nodes ask for; apart from those that write.
@@ -58,7 +61,8 @@ async def build(settings: MirrorSettings, clock: Clock) -> AsyncIterator[Built]:
     try:
         store = await writers.run(open_store, settings.data_dir)
         holder = own_name()
-        async with _ledger(settings, store, holder, clock) as ledger, _http(settings, clock) as http:
+        books, upstream = _books(settings, store, holder, clock), _http(settings, clock)
+        async with books as (ledger, history), upstream as http:
             shelf = Shelf(store, writers, holder=holder)
             room = Room(store, writers, reserve_bytes=settings.disk_reserve_bytes)
             upstreams: Mapping[str, Upstream] = {
@@ -79,10 +83,10 @@ async def build(settings: MirrorSettings, clock: Clock) -> AsyncIterator[Built]:
             )  # fmt: skip
             mirror = Mirror(
                 store=store, threads=writers, flights=flights, upkeep=upkeep, fetcher=fetcher, ledger=ledger,
-                clock=clock,
+                history=history, clock=clock,
             )  # fmt: skip
             try:
-                yield Built(mirror, flights, upkeep, ledger, store, transfer.tally, readers)
+                yield Built(mirror, flights, upkeep, ledger, history, store, transfer.tally, readers)
             finally:
                 await flights.stop()
     finally:
@@ -110,18 +114,23 @@ async def open_postgres(settings: MirrorSettings, clock: Clock) -> Postgres:
 
 
 @asynccontextmanager
-async def _ledger(settings: MirrorSettings, store: Store, holder: str, clock: Clock) -> AsyncIterator[Ledger]:
+async def _books(
+    settings: MirrorSettings, store: Store, holder: str, clock: Clock
+) -> AsyncIterator[tuple[Ledger, History]]:
     if settings.dsn is None:
         with alone(store):
             log.warning(
                 "no dsn: this mirror is alone; its state lives in the files under %s and nowhere else",
                 store.root,
             )
-            yield MemoryLedger(holder=holder, clock=clock)
+            yield MemoryLedger(holder=holder, clock=clock), MemoryHistory()
         return
     postgres = await open_postgres(settings, clock)
     try:
-        yield PostgresLedger(postgres, store_id=store.store_id, holder=holder)
+        yield (
+            PostgresLedger(postgres, store_id=store.store_id, holder=holder),
+            PostgresHistory(postgres, store_id=store.store_id),
+        )
     finally:
         await postgres.close()
 

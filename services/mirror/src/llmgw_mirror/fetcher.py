@@ -12,7 +12,7 @@ from llmgw_kit.errors import Unavailable
 from llmgw_mirror.adapters.parts import Part, Shelf
 from llmgw_mirror.adapters.room import NoRoom, Room
 from llmgw_mirror.core.transfer import Want, verdict
-from llmgw_mirror.core.versions import Receipt, Source, WeightsState
+from llmgw_mirror.core.versions import Proof, Receipt, Source, WeightsState
 from llmgw_mirror.flight import FetchFailed, Flight
 from llmgw_mirror.manners import Pace, Slot, Slots
 from llmgw_mirror.ports import Lease, Ledger
@@ -200,7 +200,8 @@ class Fetcher:
             flight.state = WeightsState.FETCHING
 
     async def _receipt(self, vid: str, source: Source, sha256: str, size: int) -> None:
-        receipt = Receipt(sha256, size, as_received=source.sha256 is None, at=self._clock.unix_s())
+        proof = Proof.NONE if source.sha256 is None else Proof.SHA256
+        receipt = Receipt(sha256, size, proof, at=self._clock.unix_s())
         try:
             await self._threads.run(self._store.put_receipt, vid, source.path, receipt)
         except FileNotFoundError:

@@ -149,4 +149,5 @@ class Flights:
             )
 
         files = tuple(one(source) for source in stored.wish.files)
-        return VersionView(stored.wish.model, stored.wish.version, stored.wish.created_at, files)
+        wish = stored.wish
+        return VersionView(wish.model, wish.version, wish.created_at, files, wish.repository)

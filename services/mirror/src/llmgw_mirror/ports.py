@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from llmgw_kit.errors import LlmgwError, Unavailable
+from llmgw_mirror.core.history import Entry
 from llmgw_mirror.core.transfer import Head
 from llmgw_mirror.core.versions import Moving, VersionView, WeightsState
 
@@ -112,4 +113,18 @@ class Ledger(Protocol):
 
     async def recorded(self) -> Sequence[RecordedVersion]:
         """Everything written down for this store, by model and version."""
+        ...
+
+
+class History(Protocol):
+    """Append-only. Nothing waits for it and nothing is decided by it: what cannot be written is logged."""
+
+    async def note(self, entry: Entry) -> None:
+        """Write it down; never raises for a database that is away."""
+        ...
+
+    async def newest(
+        self, *, model: str | None, version: str | None, since: float | None, limit: int
+    ) -> Sequence[Entry]:
+        """Newest first. Raises Unavailable."""
         ...

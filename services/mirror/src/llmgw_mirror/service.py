@@ -9,11 +9,11 @@ from llmgw_kit.clock import Clock
 from llmgw_kit.errors import Conflict, InvalidRequest, NotFound, Unavailable
 from llmgw_mirror.adapters.disk import DiskThreads
 from llmgw_mirror.adapters.store import Store, Stored, version_id
-from llmgw_mirror.core.versions import Source, VersionView, WeightsState, differences, wish
+from llmgw_mirror.core.versions import Repository, Source, VersionView, WeightsState, differences, wish
 from llmgw_mirror.fetcher import Fetcher
 from llmgw_mirror.flight import content_key
 from llmgw_mirror.flights import Flights
-from llmgw_mirror.ports import Ledger
+from llmgw_mirror.ports import History, Ledger
 from llmgw_mirror.upkeep import Upkeep
 
 log = logging.getLogger(__name__)
@@ -24,7 +24,7 @@ class Mirror:
 
     def __init__(
         self, *, store: Store, threads: DiskThreads, flights: Flights, upkeep: Upkeep, fetcher: Fetcher,
-        ledger: Ledger, clock: Clock,
+        ledger: Ledger, history: History, clock: Clock,
     ) -> None:  # fmt: skip
         self._store = store
         self._threads = threads
@@ -32,16 +32,21 @@ class Mirror:
         self._upkeep = upkeep
         self._fetcher = fetcher
         self._ledger = ledger
+        self._history = history
         self._clock = clock
 
-    async def fetch(self, model: str, version: str, files: Sequence[Source]) -> VersionView:
+    async def fetch(
+        self, model: str, version: str, files: Sequence[Source], *, repository: Repository | None = None
+    ) -> VersionView:
         """Bring a version here, or say how far it is. Failed files are tried again, if not too soon.
 
         Without files: a version asked for before, its failed files at once.
         Raises InvalidRequest, Conflict, Unavailable."""
         vid = version_id(model, version)
         async with self._flights.changing:
-            stored = await (self._wished(model, version, files) if files else self._known(model, version))
+            stored = await (
+                self._wished(model, version, files, repository) if files else self._known(model, version)
+            )
             stored = await self._flights.retry_failed(vid, stored, at_once=not files)
             await self._flights.start_missing(vid, stored)
         self._flights.landed.set()
@@ -56,8 +61,10 @@ class Mirror:
             )
         return stored
 
-    async def _wished(self, model: str, version: str, files: Sequence[Source]) -> Stored:
-        asked = wish(model, version, files, now=self._clock.unix_s())
+    async def _wished(
+        self, model: str, version: str, files: Sequence[Source], repository: Repository | None
+    ) -> Stored:
+        asked = wish(model, version, files, now=self._clock.unix_s(), repository=repository)
         vid = version_id(model, version)
         for _ in range(3):
             try:

@@ -19,6 +19,7 @@ from llmgw_kit.clock import SystemClock
 from llmgw_kit.lifecycle import StopSignal, cancel_all, until_stopped
 from llmgw_kit.listeners import bind, bound_address
 from llmgw_mirror.adapters.disk import write_atomically
+from llmgw_mirror.adapters.file_answer import FileAnswers
 from llmgw_mirror.adapters.grpc_server import SERVICE, MirrorServicer
 from llmgw_mirror.adapters.http_server import WeightsHttp, error_edge
 from llmgw_mirror.adapters.metrics import MirrorCollector
@@ -78,9 +79,10 @@ async def _serve_on(
     async def ready() -> tuple[bool, str]:
         return mirror.ready() if serving else (False, "stopping")
 
-    weights = WeightsHttp(mirror, built.readers, stall_s=settings.send_stall_s)
+    answers = FileAnswers(mirror.content, built.readers, stall_s=settings.send_stall_s)
+    weights = WeightsHttp(mirror, answers)
     registry = telemetry.registry()
-    registry.register(MirrorCollector(built.upkeep, built.flights, built.store, built.tally, weights.served))
+    registry.register(MirrorCollector(built.upkeep, built.flights, built.store, built.tally, answers.served))
     health, metrics = telemetry.health_routes(ready), telemetry.metrics_route(registry)
     mirror_pb2_grpc.add_MirrorServiceServicer_to_server(MirrorServicer(mirror), server)
     grpc_health = rpc.Health(server, [SERVICE])

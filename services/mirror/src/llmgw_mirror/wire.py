@@ -4,7 +4,7 @@ from collections.abc import Iterable
 
 from llmgw.v1 import common_pb2, mirror_pb2
 from llmgw_mirror.core.origins import shown
-from llmgw_mirror.core.versions import FileView, Source, VersionView, WeightsState
+from llmgw_mirror.core.versions import FileView, Repository, Source, VersionView, WeightsState
 
 STATES = {
     WeightsState.FAILED: mirror_pb2.WEIGHTS_STATE_FAILED,
@@ -23,7 +23,18 @@ def source_from(message: common_pb2.WeightsSource) -> Source:
         # An empty string is what a careless client sends for "none".
         sha256=message.sha256 if message.HasField("sha256") and message.sha256 else None,
         size_bytes=message.size_bytes if message.HasField("size_bytes") else None,
+        git_id=message.git_id if message.HasField("git_id") and message.git_id else None,
+        companion=message.companion,
     )
+
+
+def repository_from(message: mirror_pb2.Repository) -> Repository:
+    """Unchecked; core.versions.wish checks."""
+    return Repository(message.id, message.commit, message.revision if message.HasField("revision") else None)
+
+
+def repository_to(repository: Repository) -> mirror_pb2.Repository:
+    return mirror_pb2.Repository(id=repository.id, commit=repository.commit, revision=repository.revision)
 
 
 def sources_from(messages: Iterable[common_pb2.WeightsSource]) -> list[Source]:
@@ -37,6 +48,8 @@ def file_to(view: FileView) -> mirror_pb2.WeightsFile:
         state=STATES[view.state],
         received_bytes=view.received_bytes,
         source_url=shown(view.source.url),
+        companion=view.source.companion,
+        proof=None if view.proof is None else view.proof.value,
     )
     if view.size_bytes is not None:
         message.size_bytes = view.size_bytes
@@ -58,4 +71,9 @@ def version_to(view: VersionView) -> mirror_pb2.WeightsVersion:
         version=view.version,
         state=STATES[view.state],
         files=[file_to(file) for file in view.files],
+        repository=None if view.repository is None else repository_to(view.repository),
+        created_at_unix_s=view.created_at,
+        received_bytes=view.received_bytes,
+        total_bytes=view.total_bytes,
+        eta_s=view.eta_s,
     )

@@ -24,7 +24,7 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x15llmgw/v1/common.proto\x12\x08llmgw.v1\"\x9b\x01\n\x0b\x45rrorDetail\x12\x0c\n\x04\x63ode\x18\x01 \x01(\t\x12\x0c\n\x04text\x18\x02 \x01(\t\x12\x12\n\nnext_steps\x18\x03 \x03(\t\x12\x1a\n\rretry_after_s\x18\x04 \x01(\x01H\x00\x88\x01\x01\x12\x1b\n\x0eleader_address\x18\x05 \x01(\tH\x01\x88\x01\x01\x42\x10\n\x0e_retry_after_sB\x11\n\x0f_leader_address\"T\n\nWeightsRef\x12\r\n\x05model\x18\x01 \x01(\t\x12\x0f\n\x07version\x18\x02 \x01(\t\x12\x17\n\nentry_file\x18\x03 \x01(\tH\x00\x88\x01\x01\x42\r\n\x0b_entry_file\"r\n\rWeightsSource\x12\x0c\n\x04path\x18\x01 \x01(\t\x12\x0b\n\x03url\x18\x02 \x01(\t\x12\x13\n\x06sha256\x18\x03 \x01(\tH\x00\x88\x01\x01\x12\x17\n\nsize_bytes\x18\x04 \x01(\x04H\x01\x88\x01\x01\x42\t\n\x07_sha256B\r\n\x0b_size_bytesb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x15llmgw/v1/common.proto\x12\x08llmgw.v1\"\x9b\x01\n\x0b\x45rrorDetail\x12\x0c\n\x04\x63ode\x18\x01 \x01(\t\x12\x0c\n\x04text\x18\x02 \x01(\t\x12\x12\n\nnext_steps\x18\x03 \x03(\t\x12\x1a\n\rretry_after_s\x18\x04 \x01(\x01H\x00\x88\x01\x01\x12\x1b\n\x0eleader_address\x18\x05 \x01(\tH\x01\x88\x01\x01\x42\x10\n\x0e_retry_after_sB\x11\n\x0f_leader_address\"T\n\nWeightsRef\x12\r\n\x05model\x18\x01 \x01(\t\x12\x0f\n\x07version\x18\x02 \x01(\t\x12\x17\n\nentry_file\x18\x03 \x01(\tH\x00\x88\x01\x01\x42\r\n\x0b_entry_file\"\xa5\x01\n\rWeightsSource\x12\x0c\n\x04path\x18\x01 \x01(\t\x12\x0b\n\x03url\x18\x02 \x01(\t\x12\x13\n\x06sha256\x18\x03 \x01(\tH\x00\x88\x01\x01\x12\x17\n\nsize_bytes\x18\x04 \x01(\x04H\x01\x88\x01\x01\x12\x13\n\x06git_id\x18\x05 \x01(\tH\x02\x88\x01\x01\x12\x11\n\tcompanion\x18\x06 \x01(\x08\x42\t\n\x07_sha256B\r\n\x0b_size_bytesB\t\n\x07_git_idb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -35,6 +35,6 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_ERRORDETAIL']._serialized_end=191
   _globals['_WEIGHTSREF']._serialized_start=193
   _globals['_WEIGHTSREF']._serialized_end=277
-  _globals['_WEIGHTSSOURCE']._serialized_start=279
-  _globals['_WEIGHTSSOURCE']._serialized_end=393
+  _globals['_WEIGHTSSOURCE']._serialized_start=280
+  _globals['_WEIGHTSSOURCE']._serialized_end=445
 # @@protoc_insertion_point(module_scope)

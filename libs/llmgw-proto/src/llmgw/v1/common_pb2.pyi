@@ -108,6 +108,8 @@ class WeightsSource(_message.Message):
     URL_FIELD_NUMBER: _builtins.int
     SHA256_FIELD_NUMBER: _builtins.int
     SIZE_BYTES_FIELD_NUMBER: _builtins.int
+    GIT_ID_FIELD_NUMBER: _builtins.int
+    COMPANION_FIELD_NUMBER: _builtins.int
     path: _builtins.str
     """Path inside the version: relative, no "..", forward slashes."""
     url: _builtins.str
@@ -115,6 +117,10 @@ class WeightsSource(_message.Message):
     sha256: _builtins.str
     """Lower-case hex; absent when nobody published one."""
     size_bytes: _builtins.int
+    git_id: _builtins.str
+    """Lower-case hex sha1 of the file as a git blob; what can be proved where no sha256 is published."""
+    companion: _builtins.bool
+    """Comes along with the weights: config, tokenizer, index."""
     def __init__(
         self,
         *,
@@ -122,15 +128,21 @@ class WeightsSource(_message.Message):
         url: _builtins.str = ...,
         sha256: _builtins.str | None = ...,
         size_bytes: _builtins.int | None = ...,
+        git_id: _builtins.str | None = ...,
+        companion: _builtins.bool = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_sha256", b"_sha256", "_size_bytes", b"_size_bytes", "sha256", b"sha256", "size_bytes", b"size_bytes"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_git_id", b"_git_id", "_sha256", b"_sha256", "_size_bytes", b"_size_bytes", "git_id", b"git_id", "sha256", b"sha256", "size_bytes", b"size_bytes"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_sha256", b"_sha256", "_size_bytes", b"_size_bytes", "path", b"path", "sha256", b"sha256", "size_bytes", b"size_bytes", "url", b"url"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_git_id", b"_git_id", "_sha256", b"_sha256", "_size_bytes", b"_size_bytes", "companion", b"companion", "git_id", b"git_id", "path", b"path", "sha256", b"sha256", "size_bytes", b"size_bytes", "url", b"url"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__git_id: _TypeAlias = _typing.Literal["git_id"]  # noqa: Y015
+    _WhichOneofArgType__git_id: _TypeAlias = _typing.Literal["_git_id", b"_git_id"]  # noqa: Y015
     _WhichOneofReturnType__sha256: _TypeAlias = _typing.Literal["sha256"]  # noqa: Y015
     _WhichOneofArgType__sha256: _TypeAlias = _typing.Literal["_sha256", b"_sha256"]  # noqa: Y015
     _WhichOneofReturnType__size_bytes: _TypeAlias = _typing.Literal["size_bytes"]  # noqa: Y015
     _WhichOneofArgType__size_bytes: _TypeAlias = _typing.Literal["_size_bytes", b"_size_bytes"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__git_id) -> _WhichOneofReturnType__git_id | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__sha256) -> _WhichOneofReturnType__sha256 | None: ...
     @_typing.overload

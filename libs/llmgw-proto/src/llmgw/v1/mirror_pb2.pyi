@@ -44,30 +44,797 @@ WEIGHTS_STATE_PRESENT: WeightsState.ValueType  # 5
 Global___WeightsState: _TypeAlias = WeightsState  # noqa: Y015
 
 @_typing.final
+class Repository(_message.Message):
+    """A repository of the registry at one commit."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ID_FIELD_NUMBER: _builtins.int
+    COMMIT_FIELD_NUMBER: _builtins.int
+    REVISION_FIELD_NUMBER: _builtins.int
+    id: _builtins.str
+    """"org/name", or "name" of old ones."""
+    commit: _builtins.str
+    """40 hexadecimal digits; everything is fetched at it, whatever the branch does meanwhile."""
+    revision: _builtins.str
+    """The branch or tag it was asked by; absent when it was asked by the commit."""
+    def __init__(
+        self,
+        *,
+        id: _builtins.str = ...,
+        commit: _builtins.str = ...,
+        revision: _builtins.str | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_revision", b"_revision", "revision", b"revision"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_revision", b"_revision", "commit", b"commit", "id", b"id", "revision", b"revision"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__revision: _TypeAlias = _typing.Literal["revision"]  # noqa: Y015
+    _WhichOneofArgType__revision: _TypeAlias = _typing.Literal["_revision", b"_revision"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__revision) -> _WhichOneofReturnType__revision | None: ...
+
+Global___Repository: _TypeAlias = Repository  # noqa: Y015
+
+@_typing.final
+class GetRegistryRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___GetRegistryRequest: _TypeAlias = GetRegistryRequest  # noqa: Y015
+
+@_typing.final
+class GetRegistryResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    BASE_URL_FIELD_NUMBER: _builtins.int
+    HAS_TOKEN_FIELD_NUMBER: _builtins.int
+    TROUBLE_FIELD_NUMBER: _builtins.int
+    TROUBLE_SINCE_UNIX_S_FIELD_NUMBER: _builtins.int
+    TRIED_AGAIN_UNIX_S_FIELD_NUMBER: _builtins.int
+    base_url: _builtins.str
+    """Absent: none is configured, nothing can be searched."""
+    has_token: _builtins.bool
+    trouble: _builtins.str
+    """Set while calls fail: what happened, since when, and when it is tried next."""
+    trouble_since_unix_s: _builtins.float
+    tried_again_unix_s: _builtins.float
+    def __init__(
+        self,
+        *,
+        base_url: _builtins.str | None = ...,
+        has_token: _builtins.bool = ...,
+        trouble: _builtins.str | None = ...,
+        trouble_since_unix_s: _builtins.float | None = ...,
+        tried_again_unix_s: _builtins.float | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_base_url", b"_base_url", "_tried_again_unix_s", b"_tried_again_unix_s", "_trouble", b"_trouble", "_trouble_since_unix_s", b"_trouble_since_unix_s", "base_url", b"base_url", "tried_again_unix_s", b"tried_again_unix_s", "trouble", b"trouble", "trouble_since_unix_s", b"trouble_since_unix_s"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_base_url", b"_base_url", "_tried_again_unix_s", b"_tried_again_unix_s", "_trouble", b"_trouble", "_trouble_since_unix_s", b"_trouble_since_unix_s", "base_url", b"base_url", "has_token", b"has_token", "tried_again_unix_s", b"tried_again_unix_s", "trouble", b"trouble", "trouble_since_unix_s", b"trouble_since_unix_s"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__base_url: _TypeAlias = _typing.Literal["base_url"]  # noqa: Y015
+    _WhichOneofArgType__base_url: _TypeAlias = _typing.Literal["_base_url", b"_base_url"]  # noqa: Y015
+    _WhichOneofReturnType__tried_again_unix_s: _TypeAlias = _typing.Literal["tried_again_unix_s"]  # noqa: Y015
+    _WhichOneofArgType__tried_again_unix_s: _TypeAlias = _typing.Literal["_tried_again_unix_s", b"_tried_again_unix_s"]  # noqa: Y015
+    _WhichOneofReturnType__trouble: _TypeAlias = _typing.Literal["trouble"]  # noqa: Y015
+    _WhichOneofArgType__trouble: _TypeAlias = _typing.Literal["_trouble", b"_trouble"]  # noqa: Y015
+    _WhichOneofReturnType__trouble_since_unix_s: _TypeAlias = _typing.Literal["trouble_since_unix_s"]  # noqa: Y015
+    _WhichOneofArgType__trouble_since_unix_s: _TypeAlias = _typing.Literal["_trouble_since_unix_s", b"_trouble_since_unix_s"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__base_url) -> _WhichOneofReturnType__base_url | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__tried_again_unix_s) -> _WhichOneofReturnType__tried_again_unix_s | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__trouble) -> _WhichOneofReturnType__trouble | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__trouble_since_unix_s) -> _WhichOneofReturnType__trouble_since_unix_s | None: ...
+
+Global___GetRegistryResponse: _TypeAlias = GetRegistryResponse  # noqa: Y015
+
+@_typing.final
+class SearchRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    WORDS_FIELD_NUMBER: _builtins.int
+    AUTHOR_FIELD_NUMBER: _builtins.int
+    FILTERS_FIELD_NUMBER: _builtins.int
+    SORT_FIELD_NUMBER: _builtins.int
+    LIMIT_FIELD_NUMBER: _builtins.int
+    words: _builtins.str
+    author: _builtins.str
+    sort: _builtins.str
+    """downloads (default), likes, modified, created, trending."""
+    limit: _builtins.int
+    """1..100; 20 unless given."""
+    @_builtins.property
+    def filters(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Tags that all must be there, such as "gguf" or "text-generation"."""
+
+    def __init__(
+        self,
+        *,
+        words: _builtins.str = ...,
+        author: _builtins.str | None = ...,
+        filters: _abc.Iterable[_builtins.str] | None = ...,
+        sort: _builtins.str | None = ...,
+        limit: _builtins.int | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_author", b"_author", "_limit", b"_limit", "_sort", b"_sort", "author", b"author", "limit", b"limit", "sort", b"sort"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_author", b"_author", "_limit", b"_limit", "_sort", b"_sort", "author", b"author", "filters", b"filters", "limit", b"limit", "sort", b"sort", "words", b"words"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__author: _TypeAlias = _typing.Literal["author"]  # noqa: Y015
+    _WhichOneofArgType__author: _TypeAlias = _typing.Literal["_author", b"_author"]  # noqa: Y015
+    _WhichOneofReturnType__limit: _TypeAlias = _typing.Literal["limit"]  # noqa: Y015
+    _WhichOneofArgType__limit: _TypeAlias = _typing.Literal["_limit", b"_limit"]  # noqa: Y015
+    _WhichOneofReturnType__sort: _TypeAlias = _typing.Literal["sort"]  # noqa: Y015
+    _WhichOneofArgType__sort: _TypeAlias = _typing.Literal["_sort", b"_sort"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__author) -> _WhichOneofReturnType__author | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__limit) -> _WhichOneofReturnType__limit | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__sort) -> _WhichOneofReturnType__sort | None: ...
+
+Global___SearchRequest: _TypeAlias = SearchRequest  # noqa: Y015
+
+@_typing.final
+class SearchResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    REPOSITORIES_FIELD_NUMBER: _builtins.int
+    MORE_FIELD_NUMBER: _builtins.int
+    more: _builtins.bool
+    """More exist than were asked for."""
+    @_builtins.property
+    def repositories(self) -> _containers.RepeatedCompositeFieldContainer[Global___FoundRepository]: ...
+    def __init__(
+        self,
+        *,
+        repositories: _abc.Iterable[Global___FoundRepository] | None = ...,
+        more: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["more", b"more", "repositories", b"repositories"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___SearchResponse: _TypeAlias = SearchResponse  # noqa: Y015
+
+@_typing.final
+class FoundRepository(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ID_FIELD_NUMBER: _builtins.int
+    ODD_FIELD_NUMBER: _builtins.int
+    GATED_FIELD_NUMBER: _builtins.int
+    PRIVATE_FIELD_NUMBER: _builtins.int
+    DOWNLOADS_FIELD_NUMBER: _builtins.int
+    LIKES_FIELD_NUMBER: _builtins.int
+    MODIFIED_UNIX_S_FIELD_NUMBER: _builtins.int
+    PIPELINE_TAG_FIELD_NUMBER: _builtins.int
+    LIBRARY_FIELD_NUMBER: _builtins.int
+    TAGS_FIELD_NUMBER: _builtins.int
+    VERSIONS_HERE_FIELD_NUMBER: _builtins.int
+    id: _builtins.str
+    odd: _builtins.str
+    """Set: this row could not be read, and why; the others stand."""
+    gated: _builtins.str
+    """The registry's own word ("auto", "manual", "true"); absent when open."""
+    private: _builtins.bool
+    downloads: _builtins.int
+    likes: _builtins.int
+    modified_unix_s: _builtins.float
+    pipeline_tag: _builtins.str
+    library: _builtins.str
+    @_builtins.property
+    def tags(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
+    @_builtins.property
+    def versions_here(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Versions of it that are here already."""
+
+    def __init__(
+        self,
+        *,
+        id: _builtins.str = ...,
+        odd: _builtins.str | None = ...,
+        gated: _builtins.str | None = ...,
+        private: _builtins.bool = ...,
+        downloads: _builtins.int | None = ...,
+        likes: _builtins.int | None = ...,
+        modified_unix_s: _builtins.float | None = ...,
+        pipeline_tag: _builtins.str | None = ...,
+        library: _builtins.str | None = ...,
+        tags: _abc.Iterable[_builtins.str] | None = ...,
+        versions_here: _abc.Iterable[_builtins.str] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_downloads", b"_downloads", "_gated", b"_gated", "_library", b"_library", "_likes", b"_likes", "_modified_unix_s", b"_modified_unix_s", "_odd", b"_odd", "_pipeline_tag", b"_pipeline_tag", "downloads", b"downloads", "gated", b"gated", "library", b"library", "likes", b"likes", "modified_unix_s", b"modified_unix_s", "odd", b"odd", "pipeline_tag", b"pipeline_tag"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_downloads", b"_downloads", "_gated", b"_gated", "_library", b"_library", "_likes", b"_likes", "_modified_unix_s", b"_modified_unix_s", "_odd", b"_odd", "_pipeline_tag", b"_pipeline_tag", "downloads", b"downloads", "gated", b"gated", "id", b"id", "library", b"library", "likes", b"likes", "modified_unix_s", b"modified_unix_s", "odd", b"odd", "pipeline_tag", b"pipeline_tag", "private", b"private", "tags", b"tags", "versions_here", b"versions_here"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__downloads: _TypeAlias = _typing.Literal["downloads"]  # noqa: Y015
+    _WhichOneofArgType__downloads: _TypeAlias = _typing.Literal["_downloads", b"_downloads"]  # noqa: Y015
+    _WhichOneofReturnType__gated: _TypeAlias = _typing.Literal["gated"]  # noqa: Y015
+    _WhichOneofArgType__gated: _TypeAlias = _typing.Literal["_gated", b"_gated"]  # noqa: Y015
+    _WhichOneofReturnType__library: _TypeAlias = _typing.Literal["library"]  # noqa: Y015
+    _WhichOneofArgType__library: _TypeAlias = _typing.Literal["_library", b"_library"]  # noqa: Y015
+    _WhichOneofReturnType__likes: _TypeAlias = _typing.Literal["likes"]  # noqa: Y015
+    _WhichOneofArgType__likes: _TypeAlias = _typing.Literal["_likes", b"_likes"]  # noqa: Y015
+    _WhichOneofReturnType__modified_unix_s: _TypeAlias = _typing.Literal["modified_unix_s"]  # noqa: Y015
+    _WhichOneofArgType__modified_unix_s: _TypeAlias = _typing.Literal["_modified_unix_s", b"_modified_unix_s"]  # noqa: Y015
+    _WhichOneofReturnType__odd: _TypeAlias = _typing.Literal["odd"]  # noqa: Y015
+    _WhichOneofArgType__odd: _TypeAlias = _typing.Literal["_odd", b"_odd"]  # noqa: Y015
+    _WhichOneofReturnType__pipeline_tag: _TypeAlias = _typing.Literal["pipeline_tag"]  # noqa: Y015
+    _WhichOneofArgType__pipeline_tag: _TypeAlias = _typing.Literal["_pipeline_tag", b"_pipeline_tag"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__downloads) -> _WhichOneofReturnType__downloads | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__gated) -> _WhichOneofReturnType__gated | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__library) -> _WhichOneofReturnType__library | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__likes) -> _WhichOneofReturnType__likes | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__modified_unix_s) -> _WhichOneofReturnType__modified_unix_s | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__odd) -> _WhichOneofReturnType__odd | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__pipeline_tag) -> _WhichOneofReturnType__pipeline_tag | None: ...
+
+Global___FoundRepository: _TypeAlias = FoundRepository  # noqa: Y015
+
+@_typing.final
+class ListFilesRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    REPOSITORY_FIELD_NUMBER: _builtins.int
+    REVISION_FIELD_NUMBER: _builtins.int
+    FLEET_FIELD_NUMBER: _builtins.int
+    repository: _builtins.str
+    revision: _builtins.str
+    """A branch, tag or commit; "main" unless given."""
+    @_builtins.property
+    def fleet(self) -> _containers.RepeatedCompositeFieldContainer[Global___FleetGpuClass]:
+        """What to hold the sizes against; the caller knows the fleet."""
+
+    def __init__(
+        self,
+        *,
+        repository: _builtins.str = ...,
+        revision: _builtins.str | None = ...,
+        fleet: _abc.Iterable[Global___FleetGpuClass] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_revision", b"_revision", "revision", b"revision"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_revision", b"_revision", "fleet", b"fleet", "repository", b"repository", "revision", b"revision"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__revision: _TypeAlias = _typing.Literal["revision"]  # noqa: Y015
+    _WhichOneofArgType__revision: _TypeAlias = _typing.Literal["_revision", b"_revision"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__revision) -> _WhichOneofReturnType__revision | None: ...
+
+Global___ListFilesRequest: _TypeAlias = ListFilesRequest  # noqa: Y015
+
+@_typing.final
+class FleetGpuClass(_message.Message):
+    """A GPU class of the fleet."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NAME_FIELD_NUMBER: _builtins.int
+    MEMORY_BYTES_FIELD_NUMBER: _builtins.int
+    DEVICES_PER_NODE_FIELD_NUMBER: _builtins.int
+    NODES_PER_FABRIC_FIELD_NUMBER: _builtins.int
+    name: _builtins.str
+    memory_bytes: _builtins.int
+    devices_per_node: _builtins.int
+    """Of the largest node with it, and how many such nodes share one fabric at most."""
+    nodes_per_fabric: _builtins.int
+    def __init__(
+        self,
+        *,
+        name: _builtins.str = ...,
+        memory_bytes: _builtins.int = ...,
+        devices_per_node: _builtins.int = ...,
+        nodes_per_fabric: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["devices_per_node", b"devices_per_node", "memory_bytes", b"memory_bytes", "name", b"name", "nodes_per_fabric", b"nodes_per_fabric"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___FleetGpuClass: _TypeAlias = FleetGpuClass  # noqa: Y015
+
+@_typing.final
+class ListFilesResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    REPOSITORY_FIELD_NUMBER: _builtins.int
+    GATED_FIELD_NUMBER: _builtins.int
+    GROUPS_FIELD_NUMBER: _builtins.int
+    COMPANIONS_FIELD_NUMBER: _builtins.int
+    ODD_FILES_FIELD_NUMBER: _builtins.int
+    WARNINGS_FIELD_NUMBER: _builtins.int
+    LICENSE_FIELD_NUMBER: _builtins.int
+    PARAMETERS_FIELD_NUMBER: _builtins.int
+    DISK_FREE_BYTES_FIELD_NUMBER: _builtins.int
+    gated: _builtins.str
+    license: _builtins.str
+    parameters: _builtins.int
+    disk_free_bytes: _builtins.int
+    @_builtins.property
+    def repository(self) -> Global___Repository: ...
+    @_builtins.property
+    def groups(self) -> _containers.RepeatedCompositeFieldContainer[Global___FileGroup]: ...
+    @_builtins.property
+    def companions(self) -> _containers.RepeatedCompositeFieldContainer[Global___ListedFile]:
+        """Come along with any group: config, tokenizer, index and other small files."""
+
+    @_builtins.property
+    def odd_files(self) -> _containers.RepeatedCompositeFieldContainer[Global___OddFile]:
+        """Rows that could not be read, each with why."""
+
+    @_builtins.property
+    def warnings(self) -> _containers.RepeatedCompositeFieldContainer[Global___Warning]: ...
+    def __init__(
+        self,
+        *,
+        repository: Global___Repository | None = ...,
+        gated: _builtins.str | None = ...,
+        groups: _abc.Iterable[Global___FileGroup] | None = ...,
+        companions: _abc.Iterable[Global___ListedFile] | None = ...,
+        odd_files: _abc.Iterable[Global___OddFile] | None = ...,
+        warnings: _abc.Iterable[Global___Warning] | None = ...,
+        license: _builtins.str | None = ...,
+        parameters: _builtins.int | None = ...,
+        disk_free_bytes: _builtins.int | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_disk_free_bytes", b"_disk_free_bytes", "_gated", b"_gated", "_license", b"_license", "_parameters", b"_parameters", "disk_free_bytes", b"disk_free_bytes", "gated", b"gated", "license", b"license", "parameters", b"parameters", "repository", b"repository"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_disk_free_bytes", b"_disk_free_bytes", "_gated", b"_gated", "_license", b"_license", "_parameters", b"_parameters", "companions", b"companions", "disk_free_bytes", b"disk_free_bytes", "gated", b"gated", "groups", b"groups", "license", b"license", "odd_files", b"odd_files", "parameters", b"parameters", "repository", b"repository", "warnings", b"warnings"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__disk_free_bytes: _TypeAlias = _typing.Literal["disk_free_bytes"]  # noqa: Y015
+    _WhichOneofArgType__disk_free_bytes: _TypeAlias = _typing.Literal["_disk_free_bytes", b"_disk_free_bytes"]  # noqa: Y015
+    _WhichOneofReturnType__gated: _TypeAlias = _typing.Literal["gated"]  # noqa: Y015
+    _WhichOneofArgType__gated: _TypeAlias = _typing.Literal["_gated", b"_gated"]  # noqa: Y015
+    _WhichOneofReturnType__license: _TypeAlias = _typing.Literal["license"]  # noqa: Y015
+    _WhichOneofArgType__license: _TypeAlias = _typing.Literal["_license", b"_license"]  # noqa: Y015
+    _WhichOneofReturnType__parameters: _TypeAlias = _typing.Literal["parameters"]  # noqa: Y015
+    _WhichOneofArgType__parameters: _TypeAlias = _typing.Literal["_parameters", b"_parameters"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__disk_free_bytes) -> _WhichOneofReturnType__disk_free_bytes | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__gated) -> _WhichOneofReturnType__gated | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__license) -> _WhichOneofReturnType__license | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__parameters) -> _WhichOneofReturnType__parameters | None: ...
+
+Global___ListFilesResponse: _TypeAlias = ListFilesResponse  # noqa: Y015
+
+@_typing.final
+class FileGroup(_message.Message):
+    """Files that are one choice: all shards of one format and quantisation."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NAME_FIELD_NUMBER: _builtins.int
+    FORMAT_FIELD_NUMBER: _builtins.int
+    QUANTISATION_FIELD_NUMBER: _builtins.int
+    FILES_FIELD_NUMBER: _builtins.int
+    TOTAL_BYTES_FIELD_NUMBER: _builtins.int
+    PRESELECTED_FIELD_NUMBER: _builtins.int
+    WARNINGS_FIELD_NUMBER: _builtins.int
+    VERSION_HERE_FIELD_NUMBER: _builtins.int
+    name: _builtins.str
+    """Stable within the listing, what `fetch --group` takes: "safetensors", "gguf-q4_k_m", …"""
+    format: _builtins.str
+    """safetensors, gguf, pytorch, onnx, …"""
+    quantisation: _builtins.str
+    """As the file names say, such as "Q4_K_M"; absent when they say none."""
+    total_bytes: _builtins.int
+    """Absent while one file's size is unknown."""
+    preselected: _builtins.bool
+    """The best one to take, where one is."""
+    version_here: _builtins.str
+    """The version that holds all of it already."""
+    @_builtins.property
+    def files(self) -> _containers.RepeatedCompositeFieldContainer[Global___ListedFile]: ...
+    @_builtins.property
+    def warnings(self) -> _containers.RepeatedCompositeFieldContainer[Global___Warning]: ...
+    def __init__(
+        self,
+        *,
+        name: _builtins.str = ...,
+        format: _builtins.str = ...,
+        quantisation: _builtins.str | None = ...,
+        files: _abc.Iterable[Global___ListedFile] | None = ...,
+        total_bytes: _builtins.int | None = ...,
+        preselected: _builtins.bool = ...,
+        warnings: _abc.Iterable[Global___Warning] | None = ...,
+        version_here: _builtins.str | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_quantisation", b"_quantisation", "_total_bytes", b"_total_bytes", "_version_here", b"_version_here", "quantisation", b"quantisation", "total_bytes", b"total_bytes", "version_here", b"version_here"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_quantisation", b"_quantisation", "_total_bytes", b"_total_bytes", "_version_here", b"_version_here", "files", b"files", "format", b"format", "name", b"name", "preselected", b"preselected", "quantisation", b"quantisation", "total_bytes", b"total_bytes", "version_here", b"version_here", "warnings", b"warnings"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__quantisation: _TypeAlias = _typing.Literal["quantisation"]  # noqa: Y015
+    _WhichOneofArgType__quantisation: _TypeAlias = _typing.Literal["_quantisation", b"_quantisation"]  # noqa: Y015
+    _WhichOneofReturnType__total_bytes: _TypeAlias = _typing.Literal["total_bytes"]  # noqa: Y015
+    _WhichOneofArgType__total_bytes: _TypeAlias = _typing.Literal["_total_bytes", b"_total_bytes"]  # noqa: Y015
+    _WhichOneofReturnType__version_here: _TypeAlias = _typing.Literal["version_here"]  # noqa: Y015
+    _WhichOneofArgType__version_here: _TypeAlias = _typing.Literal["_version_here", b"_version_here"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__quantisation) -> _WhichOneofReturnType__quantisation | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__total_bytes) -> _WhichOneofReturnType__total_bytes | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__version_here) -> _WhichOneofReturnType__version_here | None: ...
+
+Global___FileGroup: _TypeAlias = FileGroup  # noqa: Y015
+
+@_typing.final
+class ListedFile(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PATH_FIELD_NUMBER: _builtins.int
+    SIZE_BYTES_FIELD_NUMBER: _builtins.int
+    SHA256_FIELD_NUMBER: _builtins.int
+    GIT_ID_FIELD_NUMBER: _builtins.int
+    path: _builtins.str
+    size_bytes: _builtins.int
+    """The real one; absent: the registry gave none that can be used."""
+    sha256: _builtins.str
+    """The published checksum; absent: none is published, the git id is what can be proved."""
+    git_id: _builtins.str
+    def __init__(
+        self,
+        *,
+        path: _builtins.str = ...,
+        size_bytes: _builtins.int | None = ...,
+        sha256: _builtins.str | None = ...,
+        git_id: _builtins.str | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_git_id", b"_git_id", "_sha256", b"_sha256", "_size_bytes", b"_size_bytes", "git_id", b"git_id", "sha256", b"sha256", "size_bytes", b"size_bytes"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_git_id", b"_git_id", "_sha256", b"_sha256", "_size_bytes", b"_size_bytes", "git_id", b"git_id", "path", b"path", "sha256", b"sha256", "size_bytes", b"size_bytes"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__git_id: _TypeAlias = _typing.Literal["git_id"]  # noqa: Y015
+    _WhichOneofArgType__git_id: _TypeAlias = _typing.Literal["_git_id", b"_git_id"]  # noqa: Y015
+    _WhichOneofReturnType__sha256: _TypeAlias = _typing.Literal["sha256"]  # noqa: Y015
+    _WhichOneofArgType__sha256: _TypeAlias = _typing.Literal["_sha256", b"_sha256"]  # noqa: Y015
+    _WhichOneofReturnType__size_bytes: _TypeAlias = _typing.Literal["size_bytes"]  # noqa: Y015
+    _WhichOneofArgType__size_bytes: _TypeAlias = _typing.Literal["_size_bytes", b"_size_bytes"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__git_id) -> _WhichOneofReturnType__git_id | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__sha256) -> _WhichOneofReturnType__sha256 | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__size_bytes) -> _WhichOneofReturnType__size_bytes | None: ...
+
+Global___ListedFile: _TypeAlias = ListedFile  # noqa: Y015
+
+@_typing.final
+class OddFile(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PATH_FIELD_NUMBER: _builtins.int
+    WHY_FIELD_NUMBER: _builtins.int
+    path: _builtins.str
+    why: _builtins.str
+    def __init__(
+        self,
+        *,
+        path: _builtins.str = ...,
+        why: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["path", b"path", "why", b"why"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___OddFile: _TypeAlias = OddFile  # noqa: Y015
+
+@_typing.final
+class Warning(_message.Message):
+    """Something that will break later, told before a byte is fetched."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    CODE_FIELD_NUMBER: _builtins.int
+    TEXT_FIELD_NUMBER: _builtins.int
+    NEXT_STEPS_FIELD_NUMBER: _builtins.int
+    BLOCKS_FIELD_NUMBER: _builtins.int
+    code: _builtins.str
+    """Stable snake_case word: missing_shard, stale_index, split_gap, pickle_only, remote_code, no_checksum,
+    disk_too_small, fits_no_class, gated, …
+    """
+    text: _builtins.str
+    blocks: _builtins.bool
+    """A fetch is refused unless the caller accepts this code."""
+    @_builtins.property
+    def next_steps(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """What to do, most useful first."""
+
+    def __init__(
+        self,
+        *,
+        code: _builtins.str = ...,
+        text: _builtins.str = ...,
+        next_steps: _abc.Iterable[_builtins.str] | None = ...,
+        blocks: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["blocks", b"blocks", "code", b"code", "next_steps", b"next_steps", "text", b"text"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Warning: _TypeAlias = Warning  # noqa: Y015
+
+@_typing.final
 class FetchRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     MODEL_FIELD_NUMBER: _builtins.int
     VERSION_FIELD_NUMBER: _builtins.int
     FILES_FIELD_NUMBER: _builtins.int
+    REPOSITORY_FIELD_NUMBER: _builtins.int
+    ASKED_BY_FIELD_NUMBER: _builtins.int
     model: _builtins.str
     version: _builtins.str
+    asked_by: _builtins.str
+    """Who asked, for the history; as the caller says."""
     @_builtins.property
     def files(self) -> _containers.RepeatedCompositeFieldContainer[_common_pb2.WeightsSource]: ...
+    @_builtins.property
+    def repository(self) -> Global___Repository:
+        """Where the files come from, when it is a repository of the registry."""
+
     def __init__(
         self,
         *,
         model: _builtins.str = ...,
         version: _builtins.str = ...,
         files: _abc.Iterable[_common_pb2.WeightsSource] | None = ...,
+        repository: Global___Repository | None = ...,
+        asked_by: _builtins.str | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_asked_by", b"_asked_by", "_repository", b"_repository", "asked_by", b"asked_by", "repository", b"repository"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["files", b"files", "model", b"model", "version", b"version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_asked_by", b"_asked_by", "_repository", b"_repository", "asked_by", b"asked_by", "files", b"files", "model", b"model", "repository", b"repository", "version", b"version"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__asked_by: _TypeAlias = _typing.Literal["asked_by"]  # noqa: Y015
+    _WhichOneofArgType__asked_by: _TypeAlias = _typing.Literal["_asked_by", b"_asked_by"]  # noqa: Y015
+    _WhichOneofReturnType__repository: _TypeAlias = _typing.Literal["repository"]  # noqa: Y015
+    _WhichOneofArgType__repository: _TypeAlias = _typing.Literal["_repository", b"_repository"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__asked_by) -> _WhichOneofReturnType__asked_by | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__repository) -> _WhichOneofReturnType__repository | None: ...
+
+Global___FetchRequest: _TypeAlias = FetchRequest  # noqa: Y015
+
+@_typing.final
+class FetchRepositoryRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    REPOSITORY_FIELD_NUMBER: _builtins.int
+    REVISION_FIELD_NUMBER: _builtins.int
+    GROUPS_FIELD_NUMBER: _builtins.int
+    PATHS_FIELD_NUMBER: _builtins.int
+    MODEL_FIELD_NUMBER: _builtins.int
+    VERSION_FIELD_NUMBER: _builtins.int
+    ACCEPTED_FIELD_NUMBER: _builtins.int
+    DRY_RUN_FIELD_NUMBER: _builtins.int
+    FLEET_FIELD_NUMBER: _builtins.int
+    ASKED_BY_FIELD_NUMBER: _builtins.int
+    repository: _builtins.str
+    revision: _builtins.str
+    model: _builtins.str
+    """Names under which it is kept; the repository's id and the commit unless given."""
+    version: _builtins.str
+    dry_run: _builtins.bool
+    """Say what would come and what will break; nothing is fetched."""
+    asked_by: _builtins.str
+    @_builtins.property
+    def groups(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Groups and single files to take; with neither, the preselected group."""
+
+    @_builtins.property
+    def paths(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
+    @_builtins.property
+    def accepted(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Codes of blocking warnings that the caller accepts."""
+
+    @_builtins.property
+    def fleet(self) -> _containers.RepeatedCompositeFieldContainer[Global___FleetGpuClass]: ...
+    def __init__(
+        self,
+        *,
+        repository: _builtins.str = ...,
+        revision: _builtins.str | None = ...,
+        groups: _abc.Iterable[_builtins.str] | None = ...,
+        paths: _abc.Iterable[_builtins.str] | None = ...,
+        model: _builtins.str | None = ...,
+        version: _builtins.str | None = ...,
+        accepted: _abc.Iterable[_builtins.str] | None = ...,
+        dry_run: _builtins.bool = ...,
+        fleet: _abc.Iterable[Global___FleetGpuClass] | None = ...,
+        asked_by: _builtins.str | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_asked_by", b"_asked_by", "_model", b"_model", "_revision", b"_revision", "_version", b"_version", "asked_by", b"asked_by", "model", b"model", "revision", b"revision", "version", b"version"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_asked_by", b"_asked_by", "_model", b"_model", "_revision", b"_revision", "_version", b"_version", "accepted", b"accepted", "asked_by", b"asked_by", "dry_run", b"dry_run", "fleet", b"fleet", "groups", b"groups", "model", b"model", "paths", b"paths", "repository", b"repository", "revision", b"revision", "version", b"version"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__asked_by: _TypeAlias = _typing.Literal["asked_by"]  # noqa: Y015
+    _WhichOneofArgType__asked_by: _TypeAlias = _typing.Literal["_asked_by", b"_asked_by"]  # noqa: Y015
+    _WhichOneofReturnType__model: _TypeAlias = _typing.Literal["model"]  # noqa: Y015
+    _WhichOneofArgType__model: _TypeAlias = _typing.Literal["_model", b"_model"]  # noqa: Y015
+    _WhichOneofReturnType__revision: _TypeAlias = _typing.Literal["revision"]  # noqa: Y015
+    _WhichOneofArgType__revision: _TypeAlias = _typing.Literal["_revision", b"_revision"]  # noqa: Y015
+    _WhichOneofReturnType__version: _TypeAlias = _typing.Literal["version"]  # noqa: Y015
+    _WhichOneofArgType__version: _TypeAlias = _typing.Literal["_version", b"_version"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__asked_by) -> _WhichOneofReturnType__asked_by | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__model) -> _WhichOneofReturnType__model | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__revision) -> _WhichOneofReturnType__revision | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__version) -> _WhichOneofReturnType__version | None: ...
+
+Global___FetchRepositoryRequest: _TypeAlias = FetchRepositoryRequest  # noqa: Y015
+
+@_typing.final
+class FetchRepositoryResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    VERSION_FIELD_NUMBER: _builtins.int
+    WARNINGS_FIELD_NUMBER: _builtins.int
+    BYTES_TO_FETCH_FIELD_NUMBER: _builtins.int
+    bytes_to_fetch: _builtins.int
+    """What has to come, without what is here already; absent while one size is unknown."""
+    @_builtins.property
+    def version(self) -> Global___WeightsVersion: ...
+    @_builtins.property
+    def warnings(self) -> _containers.RepeatedCompositeFieldContainer[Global___Warning]: ...
+    def __init__(
+        self,
+        *,
+        version: Global___WeightsVersion | None = ...,
+        warnings: _abc.Iterable[Global___Warning] | None = ...,
+        bytes_to_fetch: _builtins.int | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_bytes_to_fetch", b"_bytes_to_fetch", "bytes_to_fetch", b"bytes_to_fetch", "version", b"version"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_bytes_to_fetch", b"_bytes_to_fetch", "bytes_to_fetch", b"bytes_to_fetch", "version", b"version", "warnings", b"warnings"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__bytes_to_fetch: _TypeAlias = _typing.Literal["bytes_to_fetch"]  # noqa: Y015
+    _WhichOneofArgType__bytes_to_fetch: _TypeAlias = _typing.Literal["_bytes_to_fetch", b"_bytes_to_fetch"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__bytes_to_fetch) -> _WhichOneofReturnType__bytes_to_fetch | None: ...
+
+Global___FetchRepositoryResponse: _TypeAlias = FetchRepositoryResponse  # noqa: Y015
+
+@_typing.final
+class CancelFetchRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    MODEL_FIELD_NUMBER: _builtins.int
+    VERSION_FIELD_NUMBER: _builtins.int
+    PATHS_FIELD_NUMBER: _builtins.int
+    DISCARD_FIELD_NUMBER: _builtins.int
+    ASKED_BY_FIELD_NUMBER: _builtins.int
+    model: _builtins.str
+    version: _builtins.str
+    discard: _builtins.bool
+    """Also drop the bytes that came."""
+    asked_by: _builtins.str
+    @_builtins.property
+    def paths(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """All of the version unless given."""
+
+    def __init__(
+        self,
+        *,
+        model: _builtins.str = ...,
+        version: _builtins.str = ...,
+        paths: _abc.Iterable[_builtins.str] | None = ...,
+        discard: _builtins.bool = ...,
+        asked_by: _builtins.str | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_asked_by", b"_asked_by", "asked_by", b"asked_by"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_asked_by", b"_asked_by", "asked_by", b"asked_by", "discard", b"discard", "model", b"model", "paths", b"paths", "version", b"version"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__asked_by: _TypeAlias = _typing.Literal["asked_by"]  # noqa: Y015
+    _WhichOneofArgType__asked_by: _TypeAlias = _typing.Literal["_asked_by", b"_asked_by"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__asked_by) -> _WhichOneofReturnType__asked_by | None: ...
+
+Global___CancelFetchRequest: _TypeAlias = CancelFetchRequest  # noqa: Y015
+
+@_typing.final
+class CancelFetchResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    VERSION_FIELD_NUMBER: _builtins.int
+    FREED_BYTES_FIELD_NUMBER: _builtins.int
+    freed_bytes: _builtins.int
+    @_builtins.property
+    def version(self) -> Global___WeightsVersion: ...
+    def __init__(
+        self,
+        *,
+        version: Global___WeightsVersion | None = ...,
+        freed_bytes: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["version", b"version"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["freed_bytes", b"freed_bytes", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
-Global___FetchRequest: _TypeAlias = FetchRequest  # noqa: Y015
+Global___CancelFetchResponse: _TypeAlias = CancelFetchResponse  # noqa: Y015
+
+@_typing.final
+class RetryFetchRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    MODEL_FIELD_NUMBER: _builtins.int
+    VERSION_FIELD_NUMBER: _builtins.int
+    PATHS_FIELD_NUMBER: _builtins.int
+    ASKED_BY_FIELD_NUMBER: _builtins.int
+    model: _builtins.str
+    version: _builtins.str
+    asked_by: _builtins.str
+    @_builtins.property
+    def paths(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
+    def __init__(
+        self,
+        *,
+        model: _builtins.str = ...,
+        version: _builtins.str = ...,
+        paths: _abc.Iterable[_builtins.str] | None = ...,
+        asked_by: _builtins.str | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_asked_by", b"_asked_by", "asked_by", b"asked_by"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_asked_by", b"_asked_by", "asked_by", b"asked_by", "model", b"model", "paths", b"paths", "version", b"version"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__asked_by: _TypeAlias = _typing.Literal["asked_by"]  # noqa: Y015
+    _WhichOneofArgType__asked_by: _TypeAlias = _typing.Literal["_asked_by", b"_asked_by"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__asked_by) -> _WhichOneofReturnType__asked_by | None: ...
+
+Global___RetryFetchRequest: _TypeAlias = RetryFetchRequest  # noqa: Y015
+
+@_typing.final
+class RetryFetchResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    VERSION_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def version(self) -> Global___WeightsVersion: ...
+    def __init__(
+        self,
+        *,
+        version: Global___WeightsVersion | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["version", b"version"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["version", b"version"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___RetryFetchResponse: _TypeAlias = RetryFetchResponse  # noqa: Y015
 
 @_typing.final
 class FetchResponse(_message.Message):
@@ -97,12 +864,34 @@ class WeightsVersion(_message.Message):
     VERSION_FIELD_NUMBER: _builtins.int
     STATE_FIELD_NUMBER: _builtins.int
     FILES_FIELD_NUMBER: _builtins.int
+    REPOSITORY_FIELD_NUMBER: _builtins.int
+    CREATED_AT_UNIX_S_FIELD_NUMBER: _builtins.int
+    RECEIVED_BYTES_FIELD_NUMBER: _builtins.int
+    TOTAL_BYTES_FIELD_NUMBER: _builtins.int
+    RATE_BYTES_S_FIELD_NUMBER: _builtins.int
+    ETA_S_FIELD_NUMBER: _builtins.int
+    READERS_FIELD_NUMBER: _builtins.int
+    VERIFIED_AT_UNIX_S_FIELD_NUMBER: _builtins.int
     model: _builtins.str
     version: _builtins.str
     state: Global___WeightsState.ValueType
     """The worst of its files."""
+    created_at_unix_s: _builtins.float
+    received_bytes: _builtins.int
+    total_bytes: _builtins.int
+    """Absent while one file's size is unknown."""
+    rate_bytes_s: _builtins.float
+    eta_s: _builtins.float
+    verified_at_unix_s: _builtins.float
+    """When every byte was last read and found right."""
     @_builtins.property
     def files(self) -> _containers.RepeatedCompositeFieldContainer[Global___WeightsFile]: ...
+    @_builtins.property
+    def repository(self) -> Global___Repository: ...
+    @_builtins.property
+    def readers(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Nodes that read it from here now."""
+
     def __init__(
         self,
         *,
@@ -110,12 +899,43 @@ class WeightsVersion(_message.Message):
         version: _builtins.str = ...,
         state: Global___WeightsState.ValueType = ...,
         files: _abc.Iterable[Global___WeightsFile] | None = ...,
+        repository: Global___Repository | None = ...,
+        created_at_unix_s: _builtins.float | None = ...,
+        received_bytes: _builtins.int = ...,
+        total_bytes: _builtins.int | None = ...,
+        rate_bytes_s: _builtins.float | None = ...,
+        eta_s: _builtins.float | None = ...,
+        readers: _abc.Iterable[_builtins.str] | None = ...,
+        verified_at_unix_s: _builtins.float | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_created_at_unix_s", b"_created_at_unix_s", "_eta_s", b"_eta_s", "_rate_bytes_s", b"_rate_bytes_s", "_repository", b"_repository", "_total_bytes", b"_total_bytes", "_verified_at_unix_s", b"_verified_at_unix_s", "created_at_unix_s", b"created_at_unix_s", "eta_s", b"eta_s", "rate_bytes_s", b"rate_bytes_s", "repository", b"repository", "total_bytes", b"total_bytes", "verified_at_unix_s", b"verified_at_unix_s"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["files", b"files", "model", b"model", "state", b"state", "version", b"version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_created_at_unix_s", b"_created_at_unix_s", "_eta_s", b"_eta_s", "_rate_bytes_s", b"_rate_bytes_s", "_repository", b"_repository", "_total_bytes", b"_total_bytes", "_verified_at_unix_s", b"_verified_at_unix_s", "created_at_unix_s", b"created_at_unix_s", "eta_s", b"eta_s", "files", b"files", "model", b"model", "rate_bytes_s", b"rate_bytes_s", "readers", b"readers", "received_bytes", b"received_bytes", "repository", b"repository", "state", b"state", "total_bytes", b"total_bytes", "verified_at_unix_s", b"verified_at_unix_s", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
+    _WhichOneofReturnType__created_at_unix_s: _TypeAlias = _typing.Literal["created_at_unix_s"]  # noqa: Y015
+    _WhichOneofArgType__created_at_unix_s: _TypeAlias = _typing.Literal["_created_at_unix_s", b"_created_at_unix_s"]  # noqa: Y015
+    _WhichOneofReturnType__eta_s: _TypeAlias = _typing.Literal["eta_s"]  # noqa: Y015
+    _WhichOneofArgType__eta_s: _TypeAlias = _typing.Literal["_eta_s", b"_eta_s"]  # noqa: Y015
+    _WhichOneofReturnType__rate_bytes_s: _TypeAlias = _typing.Literal["rate_bytes_s"]  # noqa: Y015
+    _WhichOneofArgType__rate_bytes_s: _TypeAlias = _typing.Literal["_rate_bytes_s", b"_rate_bytes_s"]  # noqa: Y015
+    _WhichOneofReturnType__repository: _TypeAlias = _typing.Literal["repository"]  # noqa: Y015
+    _WhichOneofArgType__repository: _TypeAlias = _typing.Literal["_repository", b"_repository"]  # noqa: Y015
+    _WhichOneofReturnType__total_bytes: _TypeAlias = _typing.Literal["total_bytes"]  # noqa: Y015
+    _WhichOneofArgType__total_bytes: _TypeAlias = _typing.Literal["_total_bytes", b"_total_bytes"]  # noqa: Y015
+    _WhichOneofReturnType__verified_at_unix_s: _TypeAlias = _typing.Literal["verified_at_unix_s"]  # noqa: Y015
+    _WhichOneofArgType__verified_at_unix_s: _TypeAlias = _typing.Literal["_verified_at_unix_s", b"_verified_at_unix_s"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__created_at_unix_s) -> _WhichOneofReturnType__created_at_unix_s | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__eta_s) -> _WhichOneofReturnType__eta_s | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__rate_bytes_s) -> _WhichOneofReturnType__rate_bytes_s | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__repository) -> _WhichOneofReturnType__repository | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__total_bytes) -> _WhichOneofReturnType__total_bytes | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__verified_at_unix_s) -> _WhichOneofReturnType__verified_at_unix_s | None: ...
 
 Global___WeightsVersion: _TypeAlias = WeightsVersion  # noqa: Y015
 
@@ -132,6 +952,9 @@ class WeightsFile(_message.Message):
     RATE_BYTES_S_FIELD_NUMBER: _builtins.int
     ETA_S_FIELD_NUMBER: _builtins.int
     ERROR_FIELD_NUMBER: _builtins.int
+    PROOF_FIELD_NUMBER: _builtins.int
+    COMPANION_FIELD_NUMBER: _builtins.int
+    CANCELLED_FIELD_NUMBER: _builtins.int
     path: _builtins.str
     state: Global___WeightsState.ValueType
     size_bytes: _builtins.int
@@ -144,6 +967,12 @@ class WeightsFile(_message.Message):
     eta_s: _builtins.float
     error: _builtins.str
     """With FAILED: what happened and what to do."""
+    proof: _builtins.str
+    """What its content was proved by: "sha256", "git" (the registry's git id), "none" (as received)."""
+    companion: _builtins.bool
+    """Came along with the weights."""
+    cancelled: _builtins.bool
+    """Fetching was stopped by somebody; Retry goes on."""
     def __init__(
         self,
         *,
@@ -156,15 +985,20 @@ class WeightsFile(_message.Message):
         rate_bytes_s: _builtins.float | None = ...,
         eta_s: _builtins.float | None = ...,
         error: _builtins.str | None = ...,
+        proof: _builtins.str | None = ...,
+        companion: _builtins.bool = ...,
+        cancelled: _builtins.bool = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_error", b"_error", "_eta_s", b"_eta_s", "_rate_bytes_s", b"_rate_bytes_s", "_sha256", b"_sha256", "_size_bytes", b"_size_bytes", "_source_url", b"_source_url", "error", b"error", "eta_s", b"eta_s", "rate_bytes_s", b"rate_bytes_s", "sha256", b"sha256", "size_bytes", b"size_bytes", "source_url", b"source_url"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_error", b"_error", "_eta_s", b"_eta_s", "_proof", b"_proof", "_rate_bytes_s", b"_rate_bytes_s", "_sha256", b"_sha256", "_size_bytes", b"_size_bytes", "_source_url", b"_source_url", "error", b"error", "eta_s", b"eta_s", "proof", b"proof", "rate_bytes_s", b"rate_bytes_s", "sha256", b"sha256", "size_bytes", b"size_bytes", "source_url", b"source_url"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_error", b"_error", "_eta_s", b"_eta_s", "_rate_bytes_s", b"_rate_bytes_s", "_sha256", b"_sha256", "_size_bytes", b"_size_bytes", "_source_url", b"_source_url", "error", b"error", "eta_s", b"eta_s", "path", b"path", "rate_bytes_s", b"rate_bytes_s", "received_bytes", b"received_bytes", "sha256", b"sha256", "size_bytes", b"size_bytes", "source_url", b"source_url", "state", b"state"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_error", b"_error", "_eta_s", b"_eta_s", "_proof", b"_proof", "_rate_bytes_s", b"_rate_bytes_s", "_sha256", b"_sha256", "_size_bytes", b"_size_bytes", "_source_url", b"_source_url", "cancelled", b"cancelled", "companion", b"companion", "error", b"error", "eta_s", b"eta_s", "path", b"path", "proof", b"proof", "rate_bytes_s", b"rate_bytes_s", "received_bytes", b"received_bytes", "sha256", b"sha256", "size_bytes", b"size_bytes", "source_url", b"source_url", "state", b"state"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__error: _TypeAlias = _typing.Literal["error"]  # noqa: Y015
     _WhichOneofArgType__error: _TypeAlias = _typing.Literal["_error", b"_error"]  # noqa: Y015
     _WhichOneofReturnType__eta_s: _TypeAlias = _typing.Literal["eta_s"]  # noqa: Y015
     _WhichOneofArgType__eta_s: _TypeAlias = _typing.Literal["_eta_s", b"_eta_s"]  # noqa: Y015
+    _WhichOneofReturnType__proof: _TypeAlias = _typing.Literal["proof"]  # noqa: Y015
+    _WhichOneofArgType__proof: _TypeAlias = _typing.Literal["_proof", b"_proof"]  # noqa: Y015
     _WhichOneofReturnType__rate_bytes_s: _TypeAlias = _typing.Literal["rate_bytes_s"]  # noqa: Y015
     _WhichOneofArgType__rate_bytes_s: _TypeAlias = _typing.Literal["_rate_bytes_s", b"_rate_bytes_s"]  # noqa: Y015
     _WhichOneofReturnType__sha256: _TypeAlias = _typing.Literal["sha256"]  # noqa: Y015
@@ -177,6 +1011,8 @@ class WeightsFile(_message.Message):
     def WhichOneof(self, oneof_group: _WhichOneofArgType__error) -> _WhichOneofReturnType__error | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__eta_s) -> _WhichOneofReturnType__eta_s | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__proof) -> _WhichOneofReturnType__proof | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__rate_bytes_s) -> _WhichOneofReturnType__rate_bytes_s | None: ...
     @_typing.overload
@@ -222,6 +1058,56 @@ class ListDownloadsResponse(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___ListDownloadsResponse: _TypeAlias = ListDownloadsResponse  # noqa: Y015
+
+@_typing.final
+class WatchDownloadsRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    MODEL_FIELD_NUMBER: _builtins.int
+    VERSION_FIELD_NUMBER: _builtins.int
+    model: _builtins.str
+    """All unless given."""
+    version: _builtins.str
+    def __init__(
+        self,
+        *,
+        model: _builtins.str | None = ...,
+        version: _builtins.str | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_model", b"_model", "_version", b"_version", "model", b"model", "version", b"version"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_model", b"_model", "_version", b"_version", "model", b"model", "version", b"version"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__model: _TypeAlias = _typing.Literal["model"]  # noqa: Y015
+    _WhichOneofArgType__model: _TypeAlias = _typing.Literal["_model", b"_model"]  # noqa: Y015
+    _WhichOneofReturnType__version: _TypeAlias = _typing.Literal["version"]  # noqa: Y015
+    _WhichOneofArgType__version: _TypeAlias = _typing.Literal["_version", b"_version"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__model) -> _WhichOneofReturnType__model | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__version) -> _WhichOneofReturnType__version | None: ...
+
+Global___WatchDownloadsRequest: _TypeAlias = WatchDownloadsRequest  # noqa: Y015
+
+@_typing.final
+class WatchDownloadsResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    VERSIONS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def versions(self) -> _containers.RepeatedCompositeFieldContainer[Global___WeightsVersion]: ...
+    def __init__(
+        self,
+        *,
+        versions: _abc.Iterable[Global___WeightsVersion] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["versions", b"versions"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___WatchDownloadsResponse: _TypeAlias = WatchDownloadsResponse  # noqa: Y015
 
 @_typing.final
 class ListVersionsRequest(_message.Message):
@@ -278,7 +1164,496 @@ class ListVersionsResponse(_message.Message):
 Global___ListVersionsResponse: _TypeAlias = ListVersionsResponse  # noqa: Y015
 
 @_typing.final
+class ResolveVersionRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    MODEL_FIELD_NUMBER: _builtins.int
+    VERSION_FIELD_NUMBER: _builtins.int
+    REPOSITORY_FIELD_NUMBER: _builtins.int
+    REVISION_FIELD_NUMBER: _builtins.int
+    model: _builtins.str
+    """Either a model and a version, or the beginning of one (four characters at least) …"""
+    version: _builtins.str
+    repository: _builtins.str
+    """… or a repository and a branch, tag or commit."""
+    revision: _builtins.str
+    def __init__(
+        self,
+        *,
+        model: _builtins.str | None = ...,
+        version: _builtins.str | None = ...,
+        repository: _builtins.str | None = ...,
+        revision: _builtins.str | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_model", b"_model", "_repository", b"_repository", "_revision", b"_revision", "_version", b"_version", "model", b"model", "repository", b"repository", "revision", b"revision", "version", b"version"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_model", b"_model", "_repository", b"_repository", "_revision", b"_revision", "_version", b"_version", "model", b"model", "repository", b"repository", "revision", b"revision", "version", b"version"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__model: _TypeAlias = _typing.Literal["model"]  # noqa: Y015
+    _WhichOneofArgType__model: _TypeAlias = _typing.Literal["_model", b"_model"]  # noqa: Y015
+    _WhichOneofReturnType__repository: _TypeAlias = _typing.Literal["repository"]  # noqa: Y015
+    _WhichOneofArgType__repository: _TypeAlias = _typing.Literal["_repository", b"_repository"]  # noqa: Y015
+    _WhichOneofReturnType__revision: _TypeAlias = _typing.Literal["revision"]  # noqa: Y015
+    _WhichOneofArgType__revision: _TypeAlias = _typing.Literal["_revision", b"_revision"]  # noqa: Y015
+    _WhichOneofReturnType__version: _TypeAlias = _typing.Literal["version"]  # noqa: Y015
+    _WhichOneofArgType__version: _TypeAlias = _typing.Literal["_version", b"_version"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__model) -> _WhichOneofReturnType__model | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__repository) -> _WhichOneofReturnType__repository | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__revision) -> _WhichOneofReturnType__revision | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__version) -> _WhichOneofReturnType__version | None: ...
+
+Global___ResolveVersionRequest: _TypeAlias = ResolveVersionRequest  # noqa: Y015
+
+@_typing.final
+class ResolveVersionResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    VERSION_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def version(self) -> Global___WeightsVersion: ...
+    def __init__(
+        self,
+        *,
+        version: Global___WeightsVersion | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["version", b"version"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["version", b"version"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ResolveVersionResponse: _TypeAlias = ResolveVersionResponse  # noqa: Y015
+
+@_typing.final
+class VerifyVersionRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    MODEL_FIELD_NUMBER: _builtins.int
+    VERSION_FIELD_NUMBER: _builtins.int
+    PATHS_FIELD_NUMBER: _builtins.int
+    ASKED_BY_FIELD_NUMBER: _builtins.int
+    model: _builtins.str
+    version: _builtins.str
+    asked_by: _builtins.str
+    @_builtins.property
+    def paths(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
+    def __init__(
+        self,
+        *,
+        model: _builtins.str = ...,
+        version: _builtins.str = ...,
+        paths: _abc.Iterable[_builtins.str] | None = ...,
+        asked_by: _builtins.str | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_asked_by", b"_asked_by", "asked_by", b"asked_by"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_asked_by", b"_asked_by", "asked_by", b"asked_by", "model", b"model", "paths", b"paths", "version", b"version"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__asked_by: _TypeAlias = _typing.Literal["asked_by"]  # noqa: Y015
+    _WhichOneofArgType__asked_by: _TypeAlias = _typing.Literal["_asked_by", b"_asked_by"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__asked_by) -> _WhichOneofReturnType__asked_by | None: ...
+
+Global___VerifyVersionRequest: _TypeAlias = VerifyVersionRequest  # noqa: Y015
+
+@_typing.final
+class VerifyVersionResponse(_message.Message):
+    """One a file when it is done, and some in between."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PATH_FIELD_NUMBER: _builtins.int
+    READ_BYTES_FIELD_NUMBER: _builtins.int
+    TOTAL_BYTES_FIELD_NUMBER: _builtins.int
+    DONE_FIELD_NUMBER: _builtins.int
+    TROUBLE_FIELD_NUMBER: _builtins.int
+    path: _builtins.str
+    read_bytes: _builtins.int
+    total_bytes: _builtins.int
+    done: _builtins.bool
+    trouble: _builtins.str
+    """With `done`: what is wrong and what is done about it; absent when it is right."""
+    def __init__(
+        self,
+        *,
+        path: _builtins.str = ...,
+        read_bytes: _builtins.int = ...,
+        total_bytes: _builtins.int = ...,
+        done: _builtins.bool = ...,
+        trouble: _builtins.str | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_trouble", b"_trouble", "trouble", b"trouble"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_trouble", b"_trouble", "done", b"done", "path", b"path", "read_bytes", b"read_bytes", "total_bytes", b"total_bytes", "trouble", b"trouble"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__trouble: _TypeAlias = _typing.Literal["trouble"]  # noqa: Y015
+    _WhichOneofArgType__trouble: _TypeAlias = _typing.Literal["_trouble", b"_trouble"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__trouble) -> _WhichOneofReturnType__trouble | None: ...
+
+Global___VerifyVersionResponse: _TypeAlias = VerifyVersionResponse  # noqa: Y015
+
+@_typing.final
 class RemoveVersionRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    MODEL_FIELD_NUMBER: _builtins.int
+    VERSION_FIELD_NUMBER: _builtins.int
+    FORCE_FIELD_NUMBER: _builtins.int
+    DRY_RUN_FIELD_NUMBER: _builtins.int
+    NOW_FIELD_NUMBER: _builtins.int
+    ASKED_BY_FIELD_NUMBER: _builtins.int
+    model: _builtins.str
+    version: _builtins.str
+    force: _builtins.bool
+    """Also under nodes that read it: they finish, nobody begins any more."""
+    dry_run: _builtins.bool
+    now: _builtins.bool
+    """Free the bytes at once, with no way back."""
+    asked_by: _builtins.str
+    def __init__(
+        self,
+        *,
+        model: _builtins.str = ...,
+        version: _builtins.str = ...,
+        force: _builtins.bool = ...,
+        dry_run: _builtins.bool = ...,
+        now: _builtins.bool = ...,
+        asked_by: _builtins.str | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_asked_by", b"_asked_by", "asked_by", b"asked_by"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_asked_by", b"_asked_by", "asked_by", b"asked_by", "dry_run", b"dry_run", "force", b"force", "model", b"model", "now", b"now", "version", b"version"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__asked_by: _TypeAlias = _typing.Literal["asked_by"]  # noqa: Y015
+    _WhichOneofArgType__asked_by: _TypeAlias = _typing.Literal["_asked_by", b"_asked_by"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__asked_by) -> _WhichOneofReturnType__asked_by | None: ...
+
+Global___RemoveVersionRequest: _TypeAlias = RemoveVersionRequest  # noqa: Y015
+
+@_typing.final
+class RemoveVersionResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    FREED_BYTES_FIELD_NUMBER: _builtins.int
+    RESTORABLE_UNTIL_UNIX_S_FIELD_NUMBER: _builtins.int
+    SHARED_BYTES_FIELD_NUMBER: _builtins.int
+    READERS_FIELD_NUMBER: _builtins.int
+    freed_bytes: _builtins.int
+    """Freed now; with a way back, when that ends."""
+    restorable_until_unix_s: _builtins.float
+    shared_bytes: _builtins.int
+    """Stay because other versions have them too."""
+    @_builtins.property
+    def readers(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
+    def __init__(
+        self,
+        *,
+        freed_bytes: _builtins.int = ...,
+        restorable_until_unix_s: _builtins.float | None = ...,
+        shared_bytes: _builtins.int = ...,
+        readers: _abc.Iterable[_builtins.str] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_restorable_until_unix_s", b"_restorable_until_unix_s", "restorable_until_unix_s", b"restorable_until_unix_s"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_restorable_until_unix_s", b"_restorable_until_unix_s", "freed_bytes", b"freed_bytes", "readers", b"readers", "restorable_until_unix_s", b"restorable_until_unix_s", "shared_bytes", b"shared_bytes"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__restorable_until_unix_s: _TypeAlias = _typing.Literal["restorable_until_unix_s"]  # noqa: Y015
+    _WhichOneofArgType__restorable_until_unix_s: _TypeAlias = _typing.Literal["_restorable_until_unix_s", b"_restorable_until_unix_s"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__restorable_until_unix_s) -> _WhichOneofReturnType__restorable_until_unix_s | None: ...
+
+Global___RemoveVersionResponse: _TypeAlias = RemoveVersionResponse  # noqa: Y015
+
+@_typing.final
+class RestoreVersionRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    MODEL_FIELD_NUMBER: _builtins.int
+    VERSION_FIELD_NUMBER: _builtins.int
+    ASKED_BY_FIELD_NUMBER: _builtins.int
+    model: _builtins.str
+    version: _builtins.str
+    asked_by: _builtins.str
+    def __init__(
+        self,
+        *,
+        model: _builtins.str = ...,
+        version: _builtins.str = ...,
+        asked_by: _builtins.str | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_asked_by", b"_asked_by", "asked_by", b"asked_by"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_asked_by", b"_asked_by", "asked_by", b"asked_by", "model", b"model", "version", b"version"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__asked_by: _TypeAlias = _typing.Literal["asked_by"]  # noqa: Y015
+    _WhichOneofArgType__asked_by: _TypeAlias = _typing.Literal["_asked_by", b"_asked_by"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__asked_by) -> _WhichOneofReturnType__asked_by | None: ...
+
+Global___RestoreVersionRequest: _TypeAlias = RestoreVersionRequest  # noqa: Y015
+
+@_typing.final
+class RestoreVersionResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    VERSION_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def version(self) -> Global___WeightsVersion: ...
+    def __init__(
+        self,
+        *,
+        version: Global___WeightsVersion | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["version", b"version"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["version", b"version"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___RestoreVersionResponse: _TypeAlias = RestoreVersionResponse  # noqa: Y015
+
+@_typing.final
+class ListRemovedRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListRemovedRequest: _TypeAlias = ListRemovedRequest  # noqa: Y015
+
+@_typing.final
+class ListRemovedResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    VERSIONS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def versions(self) -> _containers.RepeatedCompositeFieldContainer[Global___RemovedVersion]: ...
+    def __init__(
+        self,
+        *,
+        versions: _abc.Iterable[Global___RemovedVersion] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["versions", b"versions"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListRemovedResponse: _TypeAlias = ListRemovedResponse  # noqa: Y015
+
+@_typing.final
+class RemovedVersion(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    MODEL_FIELD_NUMBER: _builtins.int
+    VERSION_FIELD_NUMBER: _builtins.int
+    REMOVED_AT_UNIX_S_FIELD_NUMBER: _builtins.int
+    RESTORABLE_UNTIL_UNIX_S_FIELD_NUMBER: _builtins.int
+    BYTES_FIELD_NUMBER: _builtins.int
+    ASKED_BY_FIELD_NUMBER: _builtins.int
+    model: _builtins.str
+    version: _builtins.str
+    removed_at_unix_s: _builtins.float
+    restorable_until_unix_s: _builtins.float
+    bytes: _builtins.int
+    asked_by: _builtins.str
+    def __init__(
+        self,
+        *,
+        model: _builtins.str = ...,
+        version: _builtins.str = ...,
+        removed_at_unix_s: _builtins.float = ...,
+        restorable_until_unix_s: _builtins.float = ...,
+        bytes: _builtins.int = ...,
+        asked_by: _builtins.str | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_asked_by", b"_asked_by", "asked_by", b"asked_by"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_asked_by", b"_asked_by", "asked_by", b"asked_by", "bytes", b"bytes", "model", b"model", "removed_at_unix_s", b"removed_at_unix_s", "restorable_until_unix_s", b"restorable_until_unix_s", "version", b"version"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__asked_by: _TypeAlias = _typing.Literal["asked_by"]  # noqa: Y015
+    _WhichOneofArgType__asked_by: _TypeAlias = _typing.Literal["_asked_by", b"_asked_by"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__asked_by) -> _WhichOneofReturnType__asked_by | None: ...
+
+Global___RemovedVersion: _TypeAlias = RemovedVersion  # noqa: Y015
+
+@_typing.final
+class ListHistoryRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    MODEL_FIELD_NUMBER: _builtins.int
+    VERSION_FIELD_NUMBER: _builtins.int
+    LIMIT_FIELD_NUMBER: _builtins.int
+    SINCE_UNIX_S_FIELD_NUMBER: _builtins.int
+    model: _builtins.str
+    version: _builtins.str
+    limit: _builtins.int
+    """1..1000; 100 unless given."""
+    since_unix_s: _builtins.float
+    def __init__(
+        self,
+        *,
+        model: _builtins.str | None = ...,
+        version: _builtins.str | None = ...,
+        limit: _builtins.int | None = ...,
+        since_unix_s: _builtins.float | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_limit", b"_limit", "_model", b"_model", "_since_unix_s", b"_since_unix_s", "_version", b"_version", "limit", b"limit", "model", b"model", "since_unix_s", b"since_unix_s", "version", b"version"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_limit", b"_limit", "_model", b"_model", "_since_unix_s", b"_since_unix_s", "_version", b"_version", "limit", b"limit", "model", b"model", "since_unix_s", b"since_unix_s", "version", b"version"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__limit: _TypeAlias = _typing.Literal["limit"]  # noqa: Y015
+    _WhichOneofArgType__limit: _TypeAlias = _typing.Literal["_limit", b"_limit"]  # noqa: Y015
+    _WhichOneofReturnType__model: _TypeAlias = _typing.Literal["model"]  # noqa: Y015
+    _WhichOneofArgType__model: _TypeAlias = _typing.Literal["_model", b"_model"]  # noqa: Y015
+    _WhichOneofReturnType__since_unix_s: _TypeAlias = _typing.Literal["since_unix_s"]  # noqa: Y015
+    _WhichOneofArgType__since_unix_s: _TypeAlias = _typing.Literal["_since_unix_s", b"_since_unix_s"]  # noqa: Y015
+    _WhichOneofReturnType__version: _TypeAlias = _typing.Literal["version"]  # noqa: Y015
+    _WhichOneofArgType__version: _TypeAlias = _typing.Literal["_version", b"_version"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__limit) -> _WhichOneofReturnType__limit | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__model) -> _WhichOneofReturnType__model | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__since_unix_s) -> _WhichOneofReturnType__since_unix_s | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__version) -> _WhichOneofReturnType__version | None: ...
+
+Global___ListHistoryRequest: _TypeAlias = ListHistoryRequest  # noqa: Y015
+
+@_typing.final
+class ListHistoryResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ENTRIES_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def entries(self) -> _containers.RepeatedCompositeFieldContainer[Global___HistoryEntry]: ...
+    def __init__(
+        self,
+        *,
+        entries: _abc.Iterable[Global___HistoryEntry] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["entries", b"entries"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListHistoryResponse: _TypeAlias = ListHistoryResponse  # noqa: Y015
+
+@_typing.final
+class HistoryEntry(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    AT_UNIX_S_FIELD_NUMBER: _builtins.int
+    KIND_FIELD_NUMBER: _builtins.int
+    MODEL_FIELD_NUMBER: _builtins.int
+    VERSION_FIELD_NUMBER: _builtins.int
+    PATH_FIELD_NUMBER: _builtins.int
+    ASKED_BY_FIELD_NUMBER: _builtins.int
+    BYTES_FIELD_NUMBER: _builtins.int
+    TEXT_FIELD_NUMBER: _builtins.int
+    at_unix_s: _builtins.float
+    kind: _builtins.str
+    """asked, published, failed, cancelled, retried, verified, quarantined, removed, restored, purged, exported, imported."""
+    model: _builtins.str
+    version: _builtins.str
+    path: _builtins.str
+    asked_by: _builtins.str
+    bytes: _builtins.int
+    text: _builtins.str
+    def __init__(
+        self,
+        *,
+        at_unix_s: _builtins.float = ...,
+        kind: _builtins.str = ...,
+        model: _builtins.str = ...,
+        version: _builtins.str = ...,
+        path: _builtins.str | None = ...,
+        asked_by: _builtins.str | None = ...,
+        bytes: _builtins.int | None = ...,
+        text: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_asked_by", b"_asked_by", "_bytes", b"_bytes", "_path", b"_path", "asked_by", b"asked_by", "bytes", b"bytes", "path", b"path"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_asked_by", b"_asked_by", "_bytes", b"_bytes", "_path", b"_path", "asked_by", b"asked_by", "at_unix_s", b"at_unix_s", "bytes", b"bytes", "kind", b"kind", "model", b"model", "path", b"path", "text", b"text", "version", b"version"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__asked_by: _TypeAlias = _typing.Literal["asked_by"]  # noqa: Y015
+    _WhichOneofArgType__asked_by: _TypeAlias = _typing.Literal["_asked_by", b"_asked_by"]  # noqa: Y015
+    _WhichOneofReturnType__bytes: _TypeAlias = _typing.Literal["bytes"]  # noqa: Y015
+    _WhichOneofArgType__bytes: _TypeAlias = _typing.Literal["_bytes", b"_bytes"]  # noqa: Y015
+    _WhichOneofReturnType__path: _TypeAlias = _typing.Literal["path"]  # noqa: Y015
+    _WhichOneofArgType__path: _TypeAlias = _typing.Literal["_path", b"_path"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__asked_by) -> _WhichOneofReturnType__asked_by | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__bytes) -> _WhichOneofReturnType__bytes | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__path) -> _WhichOneofReturnType__path | None: ...
+
+Global___HistoryEntry: _TypeAlias = HistoryEntry  # noqa: Y015
+
+@_typing.final
+class SuggestModelRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    MODEL_FIELD_NUMBER: _builtins.int
+    VERSION_FIELD_NUMBER: _builtins.int
+    FLEET_FIELD_NUMBER: _builtins.int
+    model: _builtins.str
+    version: _builtins.str
+    @_builtins.property
+    def fleet(self) -> _containers.RepeatedCompositeFieldContainer[Global___FleetGpuClass]: ...
+    def __init__(
+        self,
+        *,
+        model: _builtins.str = ...,
+        version: _builtins.str = ...,
+        fleet: _abc.Iterable[Global___FleetGpuClass] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["fleet", b"fleet", "model", b"model", "version", b"version"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___SuggestModelRequest: _TypeAlias = SuggestModelRequest  # noqa: Y015
+
+@_typing.final
+class SuggestModelResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    CATALOG_YAML_FIELD_NUMBER: _builtins.int
+    NOTES_FIELD_NUMBER: _builtins.int
+    catalog_yaml: _builtins.str
+    """What `llmgwctl model apply -f` takes."""
+    @_builtins.property
+    def notes(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """What was read where, and what is guessed."""
+
+    def __init__(
+        self,
+        *,
+        catalog_yaml: _builtins.str = ...,
+        notes: _abc.Iterable[_builtins.str] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["catalog_yaml", b"catalog_yaml", "notes", b"notes"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___SuggestModelResponse: _TypeAlias = SuggestModelResponse  # noqa: Y015
+
+@_typing.final
+class VersionName(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     MODEL_FIELD_NUMBER: _builtins.int
@@ -297,23 +1672,266 @@ class RemoveVersionRequest(_message.Message):
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
-Global___RemoveVersionRequest: _TypeAlias = RemoveVersionRequest  # noqa: Y015
+Global___VersionName: _TypeAlias = VersionName  # noqa: Y015
 
 @_typing.final
-class RemoveVersionResponse(_message.Message):
+class ExportBundleRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
-    FREED_BYTES_FIELD_NUMBER: _builtins.int
-    freed_bytes: _builtins.int
+    VERSIONS_FIELD_NUMBER: _builtins.int
+    NAME_FIELD_NUMBER: _builtins.int
+    SINCE_FIELD_NUMBER: _builtins.int
+    DRY_RUN_FIELD_NUMBER: _builtins.int
+    ASKED_BY_FIELD_NUMBER: _builtins.int
+    name: _builtins.str
+    """A file name without folders; the bundle appears under it when it is whole."""
+    since: _builtins.str
+    """Leave out content that this earlier bundle, or its manifest, has."""
+    dry_run: _builtins.bool
+    asked_by: _builtins.str
+    @_builtins.property
+    def versions(self) -> _containers.RepeatedCompositeFieldContainer[Global___VersionName]: ...
     def __init__(
         self,
         *,
-        freed_bytes: _builtins.int = ...,
+        versions: _abc.Iterable[Global___VersionName] | None = ...,
+        name: _builtins.str = ...,
+        since: _builtins.str | None = ...,
+        dry_run: _builtins.bool = ...,
+        asked_by: _builtins.str | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_asked_by", b"_asked_by", "_since", b"_since", "asked_by", b"asked_by", "since", b"since"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["freed_bytes", b"freed_bytes"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_asked_by", b"_asked_by", "_since", b"_since", "asked_by", b"asked_by", "dry_run", b"dry_run", "name", b"name", "since", b"since", "versions", b"versions"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__asked_by: _TypeAlias = _typing.Literal["asked_by"]  # noqa: Y015
+    _WhichOneofArgType__asked_by: _TypeAlias = _typing.Literal["_asked_by", b"_asked_by"]  # noqa: Y015
+    _WhichOneofReturnType__since: _TypeAlias = _typing.Literal["since"]  # noqa: Y015
+    _WhichOneofArgType__since: _TypeAlias = _typing.Literal["_since", b"_since"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__asked_by) -> _WhichOneofReturnType__asked_by | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__since) -> _WhichOneofReturnType__since | None: ...
+
+Global___ExportBundleRequest: _TypeAlias = ExportBundleRequest  # noqa: Y015
+
+@_typing.final
+class ExportBundleResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PROGRESS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def progress(self) -> Global___BundleProgress: ...
+    def __init__(
+        self,
+        *,
+        progress: Global___BundleProgress | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["progress", b"progress"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["progress", b"progress"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
-Global___RemoveVersionResponse: _TypeAlias = RemoveVersionResponse  # noqa: Y015
+Global___ExportBundleResponse: _TypeAlias = ExportBundleResponse  # noqa: Y015
+
+@_typing.final
+class ImportBundleRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NAME_FIELD_NUMBER: _builtins.int
+    DRY_RUN_FIELD_NUMBER: _builtins.int
+    ASKED_BY_FIELD_NUMBER: _builtins.int
+    name: _builtins.str
+    dry_run: _builtins.bool
+    asked_by: _builtins.str
+    def __init__(
+        self,
+        *,
+        name: _builtins.str = ...,
+        dry_run: _builtins.bool = ...,
+        asked_by: _builtins.str | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_asked_by", b"_asked_by", "asked_by", b"asked_by"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_asked_by", b"_asked_by", "asked_by", b"asked_by", "dry_run", b"dry_run", "name", b"name"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__asked_by: _TypeAlias = _typing.Literal["asked_by"]  # noqa: Y015
+    _WhichOneofArgType__asked_by: _TypeAlias = _typing.Literal["_asked_by", b"_asked_by"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__asked_by) -> _WhichOneofReturnType__asked_by | None: ...
+
+Global___ImportBundleRequest: _TypeAlias = ImportBundleRequest  # noqa: Y015
+
+@_typing.final
+class ImportBundleResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PROGRESS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def progress(self) -> Global___BundleProgress: ...
+    def __init__(
+        self,
+        *,
+        progress: Global___BundleProgress | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["progress", b"progress"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["progress", b"progress"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ImportBundleResponse: _TypeAlias = ImportBundleResponse  # noqa: Y015
+
+@_typing.final
+class BundleProgress(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    DONE_BYTES_FIELD_NUMBER: _builtins.int
+    TOTAL_BYTES_FIELD_NUMBER: _builtins.int
+    DONE_FILES_FIELD_NUMBER: _builtins.int
+    TOTAL_FILES_FIELD_NUMBER: _builtins.int
+    CURRENT_PATH_FIELD_NUMBER: _builtins.int
+    DONE_FIELD_NUMBER: _builtins.int
+    BUNDLE_FIELD_NUMBER: _builtins.int
+    RATE_BYTES_S_FIELD_NUMBER: _builtins.int
+    ETA_S_FIELD_NUMBER: _builtins.int
+    done_bytes: _builtins.int
+    total_bytes: _builtins.int
+    done_files: _builtins.int
+    total_files: _builtins.int
+    current_path: _builtins.str
+    done: _builtins.bool
+    """The last message of the stream."""
+    rate_bytes_s: _builtins.float
+    eta_s: _builtins.float
+    @_builtins.property
+    def bundle(self) -> Global___Bundle:
+        """With `done`: what is in it, where it lies, and what is missing without the earlier one."""
+
+    def __init__(
+        self,
+        *,
+        done_bytes: _builtins.int = ...,
+        total_bytes: _builtins.int = ...,
+        done_files: _builtins.int = ...,
+        total_files: _builtins.int = ...,
+        current_path: _builtins.str | None = ...,
+        done: _builtins.bool = ...,
+        bundle: Global___Bundle | None = ...,
+        rate_bytes_s: _builtins.float | None = ...,
+        eta_s: _builtins.float | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_bundle", b"_bundle", "_current_path", b"_current_path", "_eta_s", b"_eta_s", "_rate_bytes_s", b"_rate_bytes_s", "bundle", b"bundle", "current_path", b"current_path", "eta_s", b"eta_s", "rate_bytes_s", b"rate_bytes_s"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_bundle", b"_bundle", "_current_path", b"_current_path", "_eta_s", b"_eta_s", "_rate_bytes_s", b"_rate_bytes_s", "bundle", b"bundle", "current_path", b"current_path", "done", b"done", "done_bytes", b"done_bytes", "done_files", b"done_files", "eta_s", b"eta_s", "rate_bytes_s", b"rate_bytes_s", "total_bytes", b"total_bytes", "total_files", b"total_files"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__bundle: _TypeAlias = _typing.Literal["bundle"]  # noqa: Y015
+    _WhichOneofArgType__bundle: _TypeAlias = _typing.Literal["_bundle", b"_bundle"]  # noqa: Y015
+    _WhichOneofReturnType__current_path: _TypeAlias = _typing.Literal["current_path"]  # noqa: Y015
+    _WhichOneofArgType__current_path: _TypeAlias = _typing.Literal["_current_path", b"_current_path"]  # noqa: Y015
+    _WhichOneofReturnType__eta_s: _TypeAlias = _typing.Literal["eta_s"]  # noqa: Y015
+    _WhichOneofArgType__eta_s: _TypeAlias = _typing.Literal["_eta_s", b"_eta_s"]  # noqa: Y015
+    _WhichOneofReturnType__rate_bytes_s: _TypeAlias = _typing.Literal["rate_bytes_s"]  # noqa: Y015
+    _WhichOneofArgType__rate_bytes_s: _TypeAlias = _typing.Literal["_rate_bytes_s", b"_rate_bytes_s"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__bundle) -> _WhichOneofReturnType__bundle | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__current_path) -> _WhichOneofReturnType__current_path | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__eta_s) -> _WhichOneofReturnType__eta_s | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__rate_bytes_s) -> _WhichOneofReturnType__rate_bytes_s | None: ...
+
+Global___BundleProgress: _TypeAlias = BundleProgress  # noqa: Y015
+
+@_typing.final
+class ListBundlesRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListBundlesRequest: _TypeAlias = ListBundlesRequest  # noqa: Y015
+
+@_typing.final
+class ListBundlesResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    BUNDLES_FIELD_NUMBER: _builtins.int
+    FOLDER_FIELD_NUMBER: _builtins.int
+    folder: _builtins.str
+    """Absent: no folder is configured, nothing can be exported or imported here."""
+    @_builtins.property
+    def bundles(self) -> _containers.RepeatedCompositeFieldContainer[Global___Bundle]: ...
+    def __init__(
+        self,
+        *,
+        bundles: _abc.Iterable[Global___Bundle] | None = ...,
+        folder: _builtins.str | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_folder", b"_folder", "folder", b"folder"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_folder", b"_folder", "bundles", b"bundles", "folder", b"folder"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__folder: _TypeAlias = _typing.Literal["folder"]  # noqa: Y015
+    _WhichOneofArgType__folder: _TypeAlias = _typing.Literal["_folder", b"_folder"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__folder) -> _WhichOneofReturnType__folder | None: ...
+
+Global___ListBundlesResponse: _TypeAlias = ListBundlesResponse  # noqa: Y015
+
+@_typing.final
+class Bundle(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NAME_FIELD_NUMBER: _builtins.int
+    BYTES_FIELD_NUMBER: _builtins.int
+    CREATED_AT_UNIX_S_FIELD_NUMBER: _builtins.int
+    VERSIONS_FIELD_NUMBER: _builtins.int
+    SINCE_FIELD_NUMBER: _builtins.int
+    PARTIAL_FIELD_NUMBER: _builtins.int
+    SHA256_FIELD_NUMBER: _builtins.int
+    name: _builtins.str
+    bytes: _builtins.int
+    created_at_unix_s: _builtins.float
+    since: _builtins.str
+    """Set: importing it needs content of this one, too."""
+    partial: _builtins.bool
+    """Broken off; exporting under the same name goes on."""
+    sha256: _builtins.str
+    @_builtins.property
+    def versions(self) -> _containers.RepeatedCompositeFieldContainer[Global___VersionName]: ...
+    def __init__(
+        self,
+        *,
+        name: _builtins.str = ...,
+        bytes: _builtins.int = ...,
+        created_at_unix_s: _builtins.float | None = ...,
+        versions: _abc.Iterable[Global___VersionName] | None = ...,
+        since: _builtins.str | None = ...,
+        partial: _builtins.bool = ...,
+        sha256: _builtins.str | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_created_at_unix_s", b"_created_at_unix_s", "_sha256", b"_sha256", "_since", b"_since", "created_at_unix_s", b"created_at_unix_s", "sha256", b"sha256", "since", b"since"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_created_at_unix_s", b"_created_at_unix_s", "_sha256", b"_sha256", "_since", b"_since", "bytes", b"bytes", "created_at_unix_s", b"created_at_unix_s", "name", b"name", "partial", b"partial", "sha256", b"sha256", "since", b"since", "versions", b"versions"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__created_at_unix_s: _TypeAlias = _typing.Literal["created_at_unix_s"]  # noqa: Y015
+    _WhichOneofArgType__created_at_unix_s: _TypeAlias = _typing.Literal["_created_at_unix_s", b"_created_at_unix_s"]  # noqa: Y015
+    _WhichOneofReturnType__sha256: _TypeAlias = _typing.Literal["sha256"]  # noqa: Y015
+    _WhichOneofArgType__sha256: _TypeAlias = _typing.Literal["_sha256", b"_sha256"]  # noqa: Y015
+    _WhichOneofReturnType__since: _TypeAlias = _typing.Literal["since"]  # noqa: Y015
+    _WhichOneofArgType__since: _TypeAlias = _typing.Literal["_since", b"_since"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__created_at_unix_s) -> _WhichOneofReturnType__created_at_unix_s | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__sha256) -> _WhichOneofReturnType__sha256 | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__since) -> _WhichOneofReturnType__since | None: ...
+
+Global___Bundle: _TypeAlias = Bundle  # noqa: Y015

@@ -26,7 +26,8 @@ if _version_not_supported:
 
 
 class MirrorServiceStub:
-    """Missing associated documentation comment in .proto file."""
+    """Finding. Without a configured registry: FAILED_PRECONDITION "no_registry", at once.
+    """
 
     def __init__(self, channel):
         """Constructor.
@@ -34,33 +35,158 @@ class MirrorServiceStub:
         Args:
             channel: A grpc.Channel.
         """
+        self.GetRegistry = channel.unary_unary(
+                '/llmgw.v1.MirrorService/GetRegistry',
+                request_serializer=llmgw_dot_v1_dot_mirror__pb2.GetRegistryRequest.SerializeToString,
+                response_deserializer=llmgw_dot_v1_dot_mirror__pb2.GetRegistryResponse.FromString,
+                _registered_method=True)
+        self.Search = channel.unary_unary(
+                '/llmgw.v1.MirrorService/Search',
+                request_serializer=llmgw_dot_v1_dot_mirror__pb2.SearchRequest.SerializeToString,
+                response_deserializer=llmgw_dot_v1_dot_mirror__pb2.SearchResponse.FromString,
+                _registered_method=True)
+        self.ListFiles = channel.unary_unary(
+                '/llmgw.v1.MirrorService/ListFiles',
+                request_serializer=llmgw_dot_v1_dot_mirror__pb2.ListFilesRequest.SerializeToString,
+                response_deserializer=llmgw_dot_v1_dot_mirror__pb2.ListFilesResponse.FromString,
+                _registered_method=True)
         self.Fetch = channel.unary_unary(
                 '/llmgw.v1.MirrorService/Fetch',
                 request_serializer=llmgw_dot_v1_dot_mirror__pb2.FetchRequest.SerializeToString,
                 response_deserializer=llmgw_dot_v1_dot_mirror__pb2.FetchResponse.FromString,
+                _registered_method=True)
+        self.FetchRepository = channel.unary_unary(
+                '/llmgw.v1.MirrorService/FetchRepository',
+                request_serializer=llmgw_dot_v1_dot_mirror__pb2.FetchRepositoryRequest.SerializeToString,
+                response_deserializer=llmgw_dot_v1_dot_mirror__pb2.FetchRepositoryResponse.FromString,
+                _registered_method=True)
+        self.CancelFetch = channel.unary_unary(
+                '/llmgw.v1.MirrorService/CancelFetch',
+                request_serializer=llmgw_dot_v1_dot_mirror__pb2.CancelFetchRequest.SerializeToString,
+                response_deserializer=llmgw_dot_v1_dot_mirror__pb2.CancelFetchResponse.FromString,
+                _registered_method=True)
+        self.RetryFetch = channel.unary_unary(
+                '/llmgw.v1.MirrorService/RetryFetch',
+                request_serializer=llmgw_dot_v1_dot_mirror__pb2.RetryFetchRequest.SerializeToString,
+                response_deserializer=llmgw_dot_v1_dot_mirror__pb2.RetryFetchResponse.FromString,
                 _registered_method=True)
         self.ListDownloads = channel.unary_unary(
                 '/llmgw.v1.MirrorService/ListDownloads',
                 request_serializer=llmgw_dot_v1_dot_mirror__pb2.ListDownloadsRequest.SerializeToString,
                 response_deserializer=llmgw_dot_v1_dot_mirror__pb2.ListDownloadsResponse.FromString,
                 _registered_method=True)
+        self.WatchDownloads = channel.unary_stream(
+                '/llmgw.v1.MirrorService/WatchDownloads',
+                request_serializer=llmgw_dot_v1_dot_mirror__pb2.WatchDownloadsRequest.SerializeToString,
+                response_deserializer=llmgw_dot_v1_dot_mirror__pb2.WatchDownloadsResponse.FromString,
+                _registered_method=True)
         self.ListVersions = channel.unary_unary(
                 '/llmgw.v1.MirrorService/ListVersions',
                 request_serializer=llmgw_dot_v1_dot_mirror__pb2.ListVersionsRequest.SerializeToString,
                 response_deserializer=llmgw_dot_v1_dot_mirror__pb2.ListVersionsResponse.FromString,
+                _registered_method=True)
+        self.ResolveVersion = channel.unary_unary(
+                '/llmgw.v1.MirrorService/ResolveVersion',
+                request_serializer=llmgw_dot_v1_dot_mirror__pb2.ResolveVersionRequest.SerializeToString,
+                response_deserializer=llmgw_dot_v1_dot_mirror__pb2.ResolveVersionResponse.FromString,
+                _registered_method=True)
+        self.VerifyVersion = channel.unary_stream(
+                '/llmgw.v1.MirrorService/VerifyVersion',
+                request_serializer=llmgw_dot_v1_dot_mirror__pb2.VerifyVersionRequest.SerializeToString,
+                response_deserializer=llmgw_dot_v1_dot_mirror__pb2.VerifyVersionResponse.FromString,
                 _registered_method=True)
         self.RemoveVersion = channel.unary_unary(
                 '/llmgw.v1.MirrorService/RemoveVersion',
                 request_serializer=llmgw_dot_v1_dot_mirror__pb2.RemoveVersionRequest.SerializeToString,
                 response_deserializer=llmgw_dot_v1_dot_mirror__pb2.RemoveVersionResponse.FromString,
                 _registered_method=True)
+        self.RestoreVersion = channel.unary_unary(
+                '/llmgw.v1.MirrorService/RestoreVersion',
+                request_serializer=llmgw_dot_v1_dot_mirror__pb2.RestoreVersionRequest.SerializeToString,
+                response_deserializer=llmgw_dot_v1_dot_mirror__pb2.RestoreVersionResponse.FromString,
+                _registered_method=True)
+        self.ListRemoved = channel.unary_unary(
+                '/llmgw.v1.MirrorService/ListRemoved',
+                request_serializer=llmgw_dot_v1_dot_mirror__pb2.ListRemovedRequest.SerializeToString,
+                response_deserializer=llmgw_dot_v1_dot_mirror__pb2.ListRemovedResponse.FromString,
+                _registered_method=True)
+        self.ListHistory = channel.unary_unary(
+                '/llmgw.v1.MirrorService/ListHistory',
+                request_serializer=llmgw_dot_v1_dot_mirror__pb2.ListHistoryRequest.SerializeToString,
+                response_deserializer=llmgw_dot_v1_dot_mirror__pb2.ListHistoryResponse.FromString,
+                _registered_method=True)
+        self.SuggestModel = channel.unary_unary(
+                '/llmgw.v1.MirrorService/SuggestModel',
+                request_serializer=llmgw_dot_v1_dot_mirror__pb2.SuggestModelRequest.SerializeToString,
+                response_deserializer=llmgw_dot_v1_dot_mirror__pb2.SuggestModelResponse.FromString,
+                _registered_method=True)
+        self.ExportBundle = channel.unary_stream(
+                '/llmgw.v1.MirrorService/ExportBundle',
+                request_serializer=llmgw_dot_v1_dot_mirror__pb2.ExportBundleRequest.SerializeToString,
+                response_deserializer=llmgw_dot_v1_dot_mirror__pb2.ExportBundleResponse.FromString,
+                _registered_method=True)
+        self.ImportBundle = channel.unary_stream(
+                '/llmgw.v1.MirrorService/ImportBundle',
+                request_serializer=llmgw_dot_v1_dot_mirror__pb2.ImportBundleRequest.SerializeToString,
+                response_deserializer=llmgw_dot_v1_dot_mirror__pb2.ImportBundleResponse.FromString,
+                _registered_method=True)
+        self.ListBundles = channel.unary_unary(
+                '/llmgw.v1.MirrorService/ListBundles',
+                request_serializer=llmgw_dot_v1_dot_mirror__pb2.ListBundlesRequest.SerializeToString,
+                response_deserializer=llmgw_dot_v1_dot_mirror__pb2.ListBundlesResponse.FromString,
+                _registered_method=True)
 
 
 class MirrorServiceServicer:
-    """Missing associated documentation comment in .proto file."""
+    """Finding. Without a configured registry: FAILED_PRECONDITION "no_registry", at once.
+    """
+
+    def GetRegistry(self, request, context):
+        """What the registry is and how it fares; never asks it, so that a page may call this freely.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def Search(self, request, context):
+        """Repositories by words.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ListFiles(self, request, context):
+        """One repository's weight files at one commit, grouped, with what will break.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
 
     def Fetch(self, request, context):
-        """Idempotent: a version already present or on its way is answered, not fetched twice.
+        """Fetching.
+
+        Idempotent: a version already present or on its way is answered, not fetched twice.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def FetchRepository(self, request, context):
+        """The same for files chosen from a repository of the registry, pinned to one commit.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def CancelFetch(self, request, context):
+        """Stops what is on its way; what came stays and is resumed by the next Fetch or Retry.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def RetryFetch(self, request, context):
+        """Failed or cancelled files again, at once: all of a version, or those named.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -73,15 +199,88 @@ class MirrorServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def WatchDownloads(self, request, context):
+        """The same whenever it changes, and at least every few seconds; for progress bars and pages.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def ListVersions(self, request, context):
-        """Missing associated documentation comment in .proto file."""
+        """What is here.
+
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ResolveVersion(self, request, context):
+        """Which version a name means: a model and the beginning of a version, or a repository and a revision.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def VerifyVersion(self, request, context):
+        """Every byte read again and compared with its checksum, with progress. What is rotten is set aside and fetched
+        again where its source is known.
+        """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def RemoveVersion(self, request, context):
-        """Refused while a file of it is being fetched.
+        """Refused while a file of it is being fetched, or read by a node, unless forced. Can be undone for a while.
         """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def RestoreVersion(self, request, context):
+        """Takes a removal back as long as its bytes are here.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ListRemoved(self, request, context):
+        """Removed versions that can be restored, and until when.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ListHistory(self, request, context):
+        """Who asked for what and what became of it, newest first.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def SuggestModel(self, request, context):
+        """A catalog entry that would serve this version, as a proposal to read and change.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ExportBundle(self, request, context):
+        """Bundles: versions in files, for a cluster without any network. They lie in the mirror's bundle folder.
+
+        Resumed by the same name when it was broken off.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ImportBundle(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ListBundles(self, request, context):
+        """Missing associated documentation comment in .proto file."""
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
@@ -89,25 +288,105 @@ class MirrorServiceServicer:
 
 def add_MirrorServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
+            'GetRegistry': grpc.unary_unary_rpc_method_handler(
+                    servicer.GetRegistry,
+                    request_deserializer=llmgw_dot_v1_dot_mirror__pb2.GetRegistryRequest.FromString,
+                    response_serializer=llmgw_dot_v1_dot_mirror__pb2.GetRegistryResponse.SerializeToString,
+            ),
+            'Search': grpc.unary_unary_rpc_method_handler(
+                    servicer.Search,
+                    request_deserializer=llmgw_dot_v1_dot_mirror__pb2.SearchRequest.FromString,
+                    response_serializer=llmgw_dot_v1_dot_mirror__pb2.SearchResponse.SerializeToString,
+            ),
+            'ListFiles': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListFiles,
+                    request_deserializer=llmgw_dot_v1_dot_mirror__pb2.ListFilesRequest.FromString,
+                    response_serializer=llmgw_dot_v1_dot_mirror__pb2.ListFilesResponse.SerializeToString,
+            ),
             'Fetch': grpc.unary_unary_rpc_method_handler(
                     servicer.Fetch,
                     request_deserializer=llmgw_dot_v1_dot_mirror__pb2.FetchRequest.FromString,
                     response_serializer=llmgw_dot_v1_dot_mirror__pb2.FetchResponse.SerializeToString,
+            ),
+            'FetchRepository': grpc.unary_unary_rpc_method_handler(
+                    servicer.FetchRepository,
+                    request_deserializer=llmgw_dot_v1_dot_mirror__pb2.FetchRepositoryRequest.FromString,
+                    response_serializer=llmgw_dot_v1_dot_mirror__pb2.FetchRepositoryResponse.SerializeToString,
+            ),
+            'CancelFetch': grpc.unary_unary_rpc_method_handler(
+                    servicer.CancelFetch,
+                    request_deserializer=llmgw_dot_v1_dot_mirror__pb2.CancelFetchRequest.FromString,
+                    response_serializer=llmgw_dot_v1_dot_mirror__pb2.CancelFetchResponse.SerializeToString,
+            ),
+            'RetryFetch': grpc.unary_unary_rpc_method_handler(
+                    servicer.RetryFetch,
+                    request_deserializer=llmgw_dot_v1_dot_mirror__pb2.RetryFetchRequest.FromString,
+                    response_serializer=llmgw_dot_v1_dot_mirror__pb2.RetryFetchResponse.SerializeToString,
             ),
             'ListDownloads': grpc.unary_unary_rpc_method_handler(
                     servicer.ListDownloads,
                     request_deserializer=llmgw_dot_v1_dot_mirror__pb2.ListDownloadsRequest.FromString,
                     response_serializer=llmgw_dot_v1_dot_mirror__pb2.ListDownloadsResponse.SerializeToString,
             ),
+            'WatchDownloads': grpc.unary_stream_rpc_method_handler(
+                    servicer.WatchDownloads,
+                    request_deserializer=llmgw_dot_v1_dot_mirror__pb2.WatchDownloadsRequest.FromString,
+                    response_serializer=llmgw_dot_v1_dot_mirror__pb2.WatchDownloadsResponse.SerializeToString,
+            ),
             'ListVersions': grpc.unary_unary_rpc_method_handler(
                     servicer.ListVersions,
                     request_deserializer=llmgw_dot_v1_dot_mirror__pb2.ListVersionsRequest.FromString,
                     response_serializer=llmgw_dot_v1_dot_mirror__pb2.ListVersionsResponse.SerializeToString,
             ),
+            'ResolveVersion': grpc.unary_unary_rpc_method_handler(
+                    servicer.ResolveVersion,
+                    request_deserializer=llmgw_dot_v1_dot_mirror__pb2.ResolveVersionRequest.FromString,
+                    response_serializer=llmgw_dot_v1_dot_mirror__pb2.ResolveVersionResponse.SerializeToString,
+            ),
+            'VerifyVersion': grpc.unary_stream_rpc_method_handler(
+                    servicer.VerifyVersion,
+                    request_deserializer=llmgw_dot_v1_dot_mirror__pb2.VerifyVersionRequest.FromString,
+                    response_serializer=llmgw_dot_v1_dot_mirror__pb2.VerifyVersionResponse.SerializeToString,
+            ),
             'RemoveVersion': grpc.unary_unary_rpc_method_handler(
                     servicer.RemoveVersion,
                     request_deserializer=llmgw_dot_v1_dot_mirror__pb2.RemoveVersionRequest.FromString,
                     response_serializer=llmgw_dot_v1_dot_mirror__pb2.RemoveVersionResponse.SerializeToString,
+            ),
+            'RestoreVersion': grpc.unary_unary_rpc_method_handler(
+                    servicer.RestoreVersion,
+                    request_deserializer=llmgw_dot_v1_dot_mirror__pb2.RestoreVersionRequest.FromString,
+                    response_serializer=llmgw_dot_v1_dot_mirror__pb2.RestoreVersionResponse.SerializeToString,
+            ),
+            'ListRemoved': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListRemoved,
+                    request_deserializer=llmgw_dot_v1_dot_mirror__pb2.ListRemovedRequest.FromString,
+                    response_serializer=llmgw_dot_v1_dot_mirror__pb2.ListRemovedResponse.SerializeToString,
+            ),
+            'ListHistory': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListHistory,
+                    request_deserializer=llmgw_dot_v1_dot_mirror__pb2.ListHistoryRequest.FromString,
+                    response_serializer=llmgw_dot_v1_dot_mirror__pb2.ListHistoryResponse.SerializeToString,
+            ),
+            'SuggestModel': grpc.unary_unary_rpc_method_handler(
+                    servicer.SuggestModel,
+                    request_deserializer=llmgw_dot_v1_dot_mirror__pb2.SuggestModelRequest.FromString,
+                    response_serializer=llmgw_dot_v1_dot_mirror__pb2.SuggestModelResponse.SerializeToString,
+            ),
+            'ExportBundle': grpc.unary_stream_rpc_method_handler(
+                    servicer.ExportBundle,
+                    request_deserializer=llmgw_dot_v1_dot_mirror__pb2.ExportBundleRequest.FromString,
+                    response_serializer=llmgw_dot_v1_dot_mirror__pb2.ExportBundleResponse.SerializeToString,
+            ),
+            'ImportBundle': grpc.unary_stream_rpc_method_handler(
+                    servicer.ImportBundle,
+                    request_deserializer=llmgw_dot_v1_dot_mirror__pb2.ImportBundleRequest.FromString,
+                    response_serializer=llmgw_dot_v1_dot_mirror__pb2.ImportBundleResponse.SerializeToString,
+            ),
+            'ListBundles': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListBundles,
+                    request_deserializer=llmgw_dot_v1_dot_mirror__pb2.ListBundlesRequest.FromString,
+                    response_serializer=llmgw_dot_v1_dot_mirror__pb2.ListBundlesResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -118,7 +397,89 @@ def add_MirrorServiceServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class MirrorService:
-    """Missing associated documentation comment in .proto file."""
+    """Finding. Without a configured registry: FAILED_PRECONDITION "no_registry", at once.
+    """
+
+    @staticmethod
+    def GetRegistry(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/llmgw.v1.MirrorService/GetRegistry',
+            llmgw_dot_v1_dot_mirror__pb2.GetRegistryRequest.SerializeToString,
+            llmgw_dot_v1_dot_mirror__pb2.GetRegistryResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Search(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/llmgw.v1.MirrorService/Search',
+            llmgw_dot_v1_dot_mirror__pb2.SearchRequest.SerializeToString,
+            llmgw_dot_v1_dot_mirror__pb2.SearchResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListFiles(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/llmgw.v1.MirrorService/ListFiles',
+            llmgw_dot_v1_dot_mirror__pb2.ListFilesRequest.SerializeToString,
+            llmgw_dot_v1_dot_mirror__pb2.ListFilesResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
 
     @staticmethod
     def Fetch(request,
@@ -137,6 +498,87 @@ class MirrorService:
             '/llmgw.v1.MirrorService/Fetch',
             llmgw_dot_v1_dot_mirror__pb2.FetchRequest.SerializeToString,
             llmgw_dot_v1_dot_mirror__pb2.FetchResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def FetchRepository(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/llmgw.v1.MirrorService/FetchRepository',
+            llmgw_dot_v1_dot_mirror__pb2.FetchRepositoryRequest.SerializeToString,
+            llmgw_dot_v1_dot_mirror__pb2.FetchRepositoryResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def CancelFetch(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/llmgw.v1.MirrorService/CancelFetch',
+            llmgw_dot_v1_dot_mirror__pb2.CancelFetchRequest.SerializeToString,
+            llmgw_dot_v1_dot_mirror__pb2.CancelFetchResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def RetryFetch(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/llmgw.v1.MirrorService/RetryFetch',
+            llmgw_dot_v1_dot_mirror__pb2.RetryFetchRequest.SerializeToString,
+            llmgw_dot_v1_dot_mirror__pb2.RetryFetchResponse.FromString,
             options,
             channel_credentials,
             insecure,
@@ -175,6 +617,33 @@ class MirrorService:
             _registered_method=True)
 
     @staticmethod
+    def WatchDownloads(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_stream(
+            request,
+            target,
+            '/llmgw.v1.MirrorService/WatchDownloads',
+            llmgw_dot_v1_dot_mirror__pb2.WatchDownloadsRequest.SerializeToString,
+            llmgw_dot_v1_dot_mirror__pb2.WatchDownloadsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
     def ListVersions(request,
             target,
             options=(),
@@ -202,6 +671,60 @@ class MirrorService:
             _registered_method=True)
 
     @staticmethod
+    def ResolveVersion(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/llmgw.v1.MirrorService/ResolveVersion',
+            llmgw_dot_v1_dot_mirror__pb2.ResolveVersionRequest.SerializeToString,
+            llmgw_dot_v1_dot_mirror__pb2.ResolveVersionResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def VerifyVersion(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_stream(
+            request,
+            target,
+            '/llmgw.v1.MirrorService/VerifyVersion',
+            llmgw_dot_v1_dot_mirror__pb2.VerifyVersionRequest.SerializeToString,
+            llmgw_dot_v1_dot_mirror__pb2.VerifyVersionResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
     def RemoveVersion(request,
             target,
             options=(),
@@ -218,6 +741,195 @@ class MirrorService:
             '/llmgw.v1.MirrorService/RemoveVersion',
             llmgw_dot_v1_dot_mirror__pb2.RemoveVersionRequest.SerializeToString,
             llmgw_dot_v1_dot_mirror__pb2.RemoveVersionResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def RestoreVersion(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/llmgw.v1.MirrorService/RestoreVersion',
+            llmgw_dot_v1_dot_mirror__pb2.RestoreVersionRequest.SerializeToString,
+            llmgw_dot_v1_dot_mirror__pb2.RestoreVersionResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListRemoved(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/llmgw.v1.MirrorService/ListRemoved',
+            llmgw_dot_v1_dot_mirror__pb2.ListRemovedRequest.SerializeToString,
+            llmgw_dot_v1_dot_mirror__pb2.ListRemovedResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListHistory(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/llmgw.v1.MirrorService/ListHistory',
+            llmgw_dot_v1_dot_mirror__pb2.ListHistoryRequest.SerializeToString,
+            llmgw_dot_v1_dot_mirror__pb2.ListHistoryResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def SuggestModel(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/llmgw.v1.MirrorService/SuggestModel',
+            llmgw_dot_v1_dot_mirror__pb2.SuggestModelRequest.SerializeToString,
+            llmgw_dot_v1_dot_mirror__pb2.SuggestModelResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ExportBundle(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_stream(
+            request,
+            target,
+            '/llmgw.v1.MirrorService/ExportBundle',
+            llmgw_dot_v1_dot_mirror__pb2.ExportBundleRequest.SerializeToString,
+            llmgw_dot_v1_dot_mirror__pb2.ExportBundleResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ImportBundle(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_stream(
+            request,
+            target,
+            '/llmgw.v1.MirrorService/ImportBundle',
+            llmgw_dot_v1_dot_mirror__pb2.ImportBundleRequest.SerializeToString,
+            llmgw_dot_v1_dot_mirror__pb2.ImportBundleResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListBundles(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/llmgw.v1.MirrorService/ListBundles',
+            llmgw_dot_v1_dot_mirror__pb2.ListBundlesRequest.SerializeToString,
+            llmgw_dot_v1_dot_mirror__pb2.ListBundlesResponse.FromString,
             options,
             channel_credentials,
             insecure,

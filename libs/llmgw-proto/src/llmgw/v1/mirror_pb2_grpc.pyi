@@ -27,37 +27,172 @@ GRPC_GENERATED_VERSION: str
 GRPC_VERSION: str
 
 class MirrorServiceStub:
+    """Finding. Without a configured registry: FAILED_PRECONDITION "no_registry", at once."""
+
     @_typing.overload
     def __new__(cls, channel: _grpc.Channel) -> _Self: ...
     @_typing.overload
     def __new__(cls, channel: _aio.Channel) -> MirrorServiceAsyncStub: ...
+    GetRegistry: _grpc.UnaryUnaryMultiCallable[_mirror_pb2.GetRegistryRequest, _mirror_pb2.GetRegistryResponse]
+    """What the registry is and how it fares; never asks it, so that a page may call this freely."""
+    Search: _grpc.UnaryUnaryMultiCallable[_mirror_pb2.SearchRequest, _mirror_pb2.SearchResponse]
+    """Repositories by words."""
+    ListFiles: _grpc.UnaryUnaryMultiCallable[_mirror_pb2.ListFilesRequest, _mirror_pb2.ListFilesResponse]
+    """One repository's weight files at one commit, grouped, with what will break."""
     Fetch: _grpc.UnaryUnaryMultiCallable[_mirror_pb2.FetchRequest, _mirror_pb2.FetchResponse]
-    """Idempotent: a version already present or on its way is answered, not fetched twice."""
+    """Fetching.
+
+    Idempotent: a version already present or on its way is answered, not fetched twice.
+    """
+    FetchRepository: _grpc.UnaryUnaryMultiCallable[_mirror_pb2.FetchRepositoryRequest, _mirror_pb2.FetchRepositoryResponse]
+    """The same for files chosen from a repository of the registry, pinned to one commit."""
+    CancelFetch: _grpc.UnaryUnaryMultiCallable[_mirror_pb2.CancelFetchRequest, _mirror_pb2.CancelFetchResponse]
+    """Stops what is on its way; what came stays and is resumed by the next Fetch or Retry."""
+    RetryFetch: _grpc.UnaryUnaryMultiCallable[_mirror_pb2.RetryFetchRequest, _mirror_pb2.RetryFetchResponse]
+    """Failed or cancelled files again, at once: all of a version, or those named."""
     ListDownloads: _grpc.UnaryUnaryMultiCallable[_mirror_pb2.ListDownloadsRequest, _mirror_pb2.ListDownloadsResponse]
     """Files on their way or failed, with progress."""
+    WatchDownloads: _grpc.UnaryStreamMultiCallable[_mirror_pb2.WatchDownloadsRequest, _mirror_pb2.WatchDownloadsResponse]
+    """The same whenever it changes, and at least every few seconds; for progress bars and pages."""
     ListVersions: _grpc.UnaryUnaryMultiCallable[_mirror_pb2.ListVersionsRequest, _mirror_pb2.ListVersionsResponse]
+    """What is here."""
+    ResolveVersion: _grpc.UnaryUnaryMultiCallable[_mirror_pb2.ResolveVersionRequest, _mirror_pb2.ResolveVersionResponse]
+    """Which version a name means: a model and the beginning of a version, or a repository and a revision."""
+    VerifyVersion: _grpc.UnaryStreamMultiCallable[_mirror_pb2.VerifyVersionRequest, _mirror_pb2.VerifyVersionResponse]
+    """Every byte read again and compared with its checksum, with progress. What is rotten is set aside and fetched
+    again where its source is known.
+    """
     RemoveVersion: _grpc.UnaryUnaryMultiCallable[_mirror_pb2.RemoveVersionRequest, _mirror_pb2.RemoveVersionResponse]
-    """Refused while a file of it is being fetched."""
+    """Refused while a file of it is being fetched, or read by a node, unless forced. Can be undone for a while."""
+    RestoreVersion: _grpc.UnaryUnaryMultiCallable[_mirror_pb2.RestoreVersionRequest, _mirror_pb2.RestoreVersionResponse]
+    """Takes a removal back as long as its bytes are here."""
+    ListRemoved: _grpc.UnaryUnaryMultiCallable[_mirror_pb2.ListRemovedRequest, _mirror_pb2.ListRemovedResponse]
+    """Removed versions that can be restored, and until when."""
+    ListHistory: _grpc.UnaryUnaryMultiCallable[_mirror_pb2.ListHistoryRequest, _mirror_pb2.ListHistoryResponse]
+    """Who asked for what and what became of it, newest first."""
+    SuggestModel: _grpc.UnaryUnaryMultiCallable[_mirror_pb2.SuggestModelRequest, _mirror_pb2.SuggestModelResponse]
+    """A catalog entry that would serve this version, as a proposal to read and change."""
+    ExportBundle: _grpc.UnaryStreamMultiCallable[_mirror_pb2.ExportBundleRequest, _mirror_pb2.ExportBundleResponse]
+    """Bundles: versions in files, for a cluster without any network. They lie in the mirror's bundle folder.
+
+    Resumed by the same name when it was broken off.
+    """
+    ImportBundle: _grpc.UnaryStreamMultiCallable[_mirror_pb2.ImportBundleRequest, _mirror_pb2.ImportBundleResponse]
+    ListBundles: _grpc.UnaryUnaryMultiCallable[_mirror_pb2.ListBundlesRequest, _mirror_pb2.ListBundlesResponse]
 
 @_typing.type_check_only
 class MirrorServiceAsyncStub(MirrorServiceStub):
+    """Finding. Without a configured registry: FAILED_PRECONDITION "no_registry", at once."""
+
     def __init__(self, channel: _aio.Channel) -> None: ...
+    GetRegistry: _aio.UnaryUnaryMultiCallable[_mirror_pb2.GetRegistryRequest, _mirror_pb2.GetRegistryResponse]  # type: ignore[assignment]
+    """What the registry is and how it fares; never asks it, so that a page may call this freely."""
+    Search: _aio.UnaryUnaryMultiCallable[_mirror_pb2.SearchRequest, _mirror_pb2.SearchResponse]  # type: ignore[assignment]
+    """Repositories by words."""
+    ListFiles: _aio.UnaryUnaryMultiCallable[_mirror_pb2.ListFilesRequest, _mirror_pb2.ListFilesResponse]  # type: ignore[assignment]
+    """One repository's weight files at one commit, grouped, with what will break."""
     Fetch: _aio.UnaryUnaryMultiCallable[_mirror_pb2.FetchRequest, _mirror_pb2.FetchResponse]  # type: ignore[assignment]
-    """Idempotent: a version already present or on its way is answered, not fetched twice."""
+    """Fetching.
+
+    Idempotent: a version already present or on its way is answered, not fetched twice.
+    """
+    FetchRepository: _aio.UnaryUnaryMultiCallable[_mirror_pb2.FetchRepositoryRequest, _mirror_pb2.FetchRepositoryResponse]  # type: ignore[assignment]
+    """The same for files chosen from a repository of the registry, pinned to one commit."""
+    CancelFetch: _aio.UnaryUnaryMultiCallable[_mirror_pb2.CancelFetchRequest, _mirror_pb2.CancelFetchResponse]  # type: ignore[assignment]
+    """Stops what is on its way; what came stays and is resumed by the next Fetch or Retry."""
+    RetryFetch: _aio.UnaryUnaryMultiCallable[_mirror_pb2.RetryFetchRequest, _mirror_pb2.RetryFetchResponse]  # type: ignore[assignment]
+    """Failed or cancelled files again, at once: all of a version, or those named."""
     ListDownloads: _aio.UnaryUnaryMultiCallable[_mirror_pb2.ListDownloadsRequest, _mirror_pb2.ListDownloadsResponse]  # type: ignore[assignment]
     """Files on their way or failed, with progress."""
+    WatchDownloads: _aio.UnaryStreamMultiCallable[_mirror_pb2.WatchDownloadsRequest, _mirror_pb2.WatchDownloadsResponse]  # type: ignore[assignment]
+    """The same whenever it changes, and at least every few seconds; for progress bars and pages."""
     ListVersions: _aio.UnaryUnaryMultiCallable[_mirror_pb2.ListVersionsRequest, _mirror_pb2.ListVersionsResponse]  # type: ignore[assignment]
+    """What is here."""
+    ResolveVersion: _aio.UnaryUnaryMultiCallable[_mirror_pb2.ResolveVersionRequest, _mirror_pb2.ResolveVersionResponse]  # type: ignore[assignment]
+    """Which version a name means: a model and the beginning of a version, or a repository and a revision."""
+    VerifyVersion: _aio.UnaryStreamMultiCallable[_mirror_pb2.VerifyVersionRequest, _mirror_pb2.VerifyVersionResponse]  # type: ignore[assignment]
+    """Every byte read again and compared with its checksum, with progress. What is rotten is set aside and fetched
+    again where its source is known.
+    """
     RemoveVersion: _aio.UnaryUnaryMultiCallable[_mirror_pb2.RemoveVersionRequest, _mirror_pb2.RemoveVersionResponse]  # type: ignore[assignment]
-    """Refused while a file of it is being fetched."""
+    """Refused while a file of it is being fetched, or read by a node, unless forced. Can be undone for a while."""
+    RestoreVersion: _aio.UnaryUnaryMultiCallable[_mirror_pb2.RestoreVersionRequest, _mirror_pb2.RestoreVersionResponse]  # type: ignore[assignment]
+    """Takes a removal back as long as its bytes are here."""
+    ListRemoved: _aio.UnaryUnaryMultiCallable[_mirror_pb2.ListRemovedRequest, _mirror_pb2.ListRemovedResponse]  # type: ignore[assignment]
+    """Removed versions that can be restored, and until when."""
+    ListHistory: _aio.UnaryUnaryMultiCallable[_mirror_pb2.ListHistoryRequest, _mirror_pb2.ListHistoryResponse]  # type: ignore[assignment]
+    """Who asked for what and what became of it, newest first."""
+    SuggestModel: _aio.UnaryUnaryMultiCallable[_mirror_pb2.SuggestModelRequest, _mirror_pb2.SuggestModelResponse]  # type: ignore[assignment]
+    """A catalog entry that would serve this version, as a proposal to read and change."""
+    ExportBundle: _aio.UnaryStreamMultiCallable[_mirror_pb2.ExportBundleRequest, _mirror_pb2.ExportBundleResponse]  # type: ignore[assignment]
+    """Bundles: versions in files, for a cluster without any network. They lie in the mirror's bundle folder.
+
+    Resumed by the same name when it was broken off.
+    """
+    ImportBundle: _aio.UnaryStreamMultiCallable[_mirror_pb2.ImportBundleRequest, _mirror_pb2.ImportBundleResponse]  # type: ignore[assignment]
+    ListBundles: _aio.UnaryUnaryMultiCallable[_mirror_pb2.ListBundlesRequest, _mirror_pb2.ListBundlesResponse]  # type: ignore[assignment]
 
 class MirrorServiceServicer(metaclass=_abc_1.ABCMeta):
+    """Finding. Without a configured registry: FAILED_PRECONDITION "no_registry", at once."""
+
+    @_abc_1.abstractmethod
+    def GetRegistry(
+        self,
+        request: _mirror_pb2.GetRegistryRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_mirror_pb2.GetRegistryResponse, _abc.Awaitable[_mirror_pb2.GetRegistryResponse]]:
+        """What the registry is and how it fares; never asks it, so that a page may call this freely."""
+
+    @_abc_1.abstractmethod
+    def Search(
+        self,
+        request: _mirror_pb2.SearchRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_mirror_pb2.SearchResponse, _abc.Awaitable[_mirror_pb2.SearchResponse]]:
+        """Repositories by words."""
+
+    @_abc_1.abstractmethod
+    def ListFiles(
+        self,
+        request: _mirror_pb2.ListFilesRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_mirror_pb2.ListFilesResponse, _abc.Awaitable[_mirror_pb2.ListFilesResponse]]:
+        """One repository's weight files at one commit, grouped, with what will break."""
+
     @_abc_1.abstractmethod
     def Fetch(
         self,
         request: _mirror_pb2.FetchRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_mirror_pb2.FetchResponse, _abc.Awaitable[_mirror_pb2.FetchResponse]]:
-        """Idempotent: a version already present or on its way is answered, not fetched twice."""
+        """Fetching.
+
+        Idempotent: a version already present or on its way is answered, not fetched twice.
+        """
+
+    @_abc_1.abstractmethod
+    def FetchRepository(
+        self,
+        request: _mirror_pb2.FetchRepositoryRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_mirror_pb2.FetchRepositoryResponse, _abc.Awaitable[_mirror_pb2.FetchRepositoryResponse]]:
+        """The same for files chosen from a repository of the registry, pinned to one commit."""
+
+    @_abc_1.abstractmethod
+    def CancelFetch(
+        self,
+        request: _mirror_pb2.CancelFetchRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_mirror_pb2.CancelFetchResponse, _abc.Awaitable[_mirror_pb2.CancelFetchResponse]]:
+        """Stops what is on its way; what came stays and is resumed by the next Fetch or Retry."""
+
+    @_abc_1.abstractmethod
+    def RetryFetch(
+        self,
+        request: _mirror_pb2.RetryFetchRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_mirror_pb2.RetryFetchResponse, _abc.Awaitable[_mirror_pb2.RetryFetchResponse]]:
+        """Failed or cancelled files again, at once: all of a version, or those named."""
 
     @_abc_1.abstractmethod
     def ListDownloads(
@@ -68,11 +203,38 @@ class MirrorServiceServicer(metaclass=_abc_1.ABCMeta):
         """Files on their way or failed, with progress."""
 
     @_abc_1.abstractmethod
+    def WatchDownloads(
+        self,
+        request: _mirror_pb2.WatchDownloadsRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_abc.Iterator[_mirror_pb2.WatchDownloadsResponse], _abc.AsyncIterator[_mirror_pb2.WatchDownloadsResponse]]:
+        """The same whenever it changes, and at least every few seconds; for progress bars and pages."""
+
+    @_abc_1.abstractmethod
     def ListVersions(
         self,
         request: _mirror_pb2.ListVersionsRequest,
         context: _ServicerContext,
-    ) -> _typing.Union[_mirror_pb2.ListVersionsResponse, _abc.Awaitable[_mirror_pb2.ListVersionsResponse]]: ...
+    ) -> _typing.Union[_mirror_pb2.ListVersionsResponse, _abc.Awaitable[_mirror_pb2.ListVersionsResponse]]:
+        """What is here."""
+
+    @_abc_1.abstractmethod
+    def ResolveVersion(
+        self,
+        request: _mirror_pb2.ResolveVersionRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_mirror_pb2.ResolveVersionResponse, _abc.Awaitable[_mirror_pb2.ResolveVersionResponse]]:
+        """Which version a name means: a model and the beginning of a version, or a repository and a revision."""
+
+    @_abc_1.abstractmethod
+    def VerifyVersion(
+        self,
+        request: _mirror_pb2.VerifyVersionRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_abc.Iterator[_mirror_pb2.VerifyVersionResponse], _abc.AsyncIterator[_mirror_pb2.VerifyVersionResponse]]:
+        """Every byte read again and compared with its checksum, with progress. What is rotten is set aside and fetched
+        again where its source is known.
+        """
 
     @_abc_1.abstractmethod
     def RemoveVersion(
@@ -80,6 +242,63 @@ class MirrorServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _mirror_pb2.RemoveVersionRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_mirror_pb2.RemoveVersionResponse, _abc.Awaitable[_mirror_pb2.RemoveVersionResponse]]:
-        """Refused while a file of it is being fetched."""
+        """Refused while a file of it is being fetched, or read by a node, unless forced. Can be undone for a while."""
+
+    @_abc_1.abstractmethod
+    def RestoreVersion(
+        self,
+        request: _mirror_pb2.RestoreVersionRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_mirror_pb2.RestoreVersionResponse, _abc.Awaitable[_mirror_pb2.RestoreVersionResponse]]:
+        """Takes a removal back as long as its bytes are here."""
+
+    @_abc_1.abstractmethod
+    def ListRemoved(
+        self,
+        request: _mirror_pb2.ListRemovedRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_mirror_pb2.ListRemovedResponse, _abc.Awaitable[_mirror_pb2.ListRemovedResponse]]:
+        """Removed versions that can be restored, and until when."""
+
+    @_abc_1.abstractmethod
+    def ListHistory(
+        self,
+        request: _mirror_pb2.ListHistoryRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_mirror_pb2.ListHistoryResponse, _abc.Awaitable[_mirror_pb2.ListHistoryResponse]]:
+        """Who asked for what and what became of it, newest first."""
+
+    @_abc_1.abstractmethod
+    def SuggestModel(
+        self,
+        request: _mirror_pb2.SuggestModelRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_mirror_pb2.SuggestModelResponse, _abc.Awaitable[_mirror_pb2.SuggestModelResponse]]:
+        """A catalog entry that would serve this version, as a proposal to read and change."""
+
+    @_abc_1.abstractmethod
+    def ExportBundle(
+        self,
+        request: _mirror_pb2.ExportBundleRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_abc.Iterator[_mirror_pb2.ExportBundleResponse], _abc.AsyncIterator[_mirror_pb2.ExportBundleResponse]]:
+        """Bundles: versions in files, for a cluster without any network. They lie in the mirror's bundle folder.
+
+        Resumed by the same name when it was broken off.
+        """
+
+    @_abc_1.abstractmethod
+    def ImportBundle(
+        self,
+        request: _mirror_pb2.ImportBundleRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_abc.Iterator[_mirror_pb2.ImportBundleResponse], _abc.AsyncIterator[_mirror_pb2.ImportBundleResponse]]: ...
+
+    @_abc_1.abstractmethod
+    def ListBundles(
+        self,
+        request: _mirror_pb2.ListBundlesRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_mirror_pb2.ListBundlesResponse, _abc.Awaitable[_mirror_pb2.ListBundlesResponse]]: ...
 
 def add_MirrorServiceServicer_to_server(servicer: MirrorServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

@@ -9,18 +9,14 @@ Segments are split on the raw path and unquoted one by one, so that a model's na
 import json
 import logging
 import math
-import os
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
 from typing import Any
 from urllib.parse import unquote
 
 from aiohttp import web
 
 from llmgw_kit.errors import InvalidRequest, LlmgwError, NotFound, Unavailable
-from llmgw_mirror.adapters.disk import DiskThreads
-from llmgw_mirror.adapters.sendfile import send
-from llmgw_mirror.core.headers import Slice, Unsatisfiable, lists_etag, requested_slice
+from llmgw_mirror.adapters.file_answer import FileAnswers
 from llmgw_mirror.core.names import check_name, check_path
 from llmgw_mirror.core.versions import FileView, VersionView, WeightsState
 from llmgw_mirror.service import Mirror
@@ -32,22 +28,12 @@ PREFIX = "/v1/weights/"
 RETRY_USUAL_S, RETRY_MOST_S = 2, 30
 
 
-@dataclass
-class Served:
-    """What went out; read by the metrics page."""
-
-    bytes: int = 0
-    open: int = 0
-
-
 class WeightsHttp:
-    """The handlers. `threads` are for reading files; `stall_s` ends clients that take nothing."""
+    """The handlers."""
 
-    def __init__(self, mirror: Mirror, threads: DiskThreads, *, stall_s: float) -> None:
+    def __init__(self, mirror: Mirror, answers: FileAnswers) -> None:
         self._mirror = mirror
-        self._threads = threads
-        self._stall_s = stall_s
-        self.served = Served()
+        self._answers = answers
 
     def routes(self) -> list[web.RouteDef]:
         return [web.get(PREFIX + "{rest:.*}", self.handle)]  # also HEAD
@@ -78,57 +64,10 @@ class WeightsHttp:
             raise NotFound(f"version {version!r} of {model!r} has no file {path!r}", code="unknown_file")
         if file.state is not WeightsState.PRESENT:
             return _not_yet(view, (file,))
-        return await self._file(request, file)
-
-    async def _file(self, request: web.Request, file: FileView) -> web.StreamResponse:
         sha256, size = file.sha256, file.size_bytes
         assert sha256 is not None, "a present file has been hashed"
         assert size is not None, "a present file has been measured"
-        etag = f'"{sha256}"'
-        headers = {"ETag": etag, "Accept-Ranges": "bytes", "Content-Type": "application/octet-stream"}
-        if lists_etag(request.headers.get("If-None-Match"), etag):
-            return web.Response(status=304, headers={"ETag": etag})
-        part: Slice | None = None
-        # A range is for GET alone (RFC 9110 section 14.2), and for the content it was meant for.
-        if request.method == "GET" and request.headers.get("If-Range", etag).strip() == etag:
-            try:
-                part = requested_slice(request.headers.get("Range"), size=size)
-            except Unsatisfiable:
-                headers["Content-Range"] = f"bytes */{size}"
-                return web.Response(status=416, headers=headers)
-        start, count = (0, size) if part is None else (part.start, part.count)
-        if part is not None:
-            headers["Content-Range"] = part.content_range(size)
-        headers["Content-Length"] = str(count)
-        response = web.StreamResponse(status=200 if part is None else 206, headers=headers)
-        if request.method == "HEAD" or count == 0:
-            await response.prepare(request)
-            return response
-        # Opened before the head is sent: from here on a removal does not disturb this reader.
-        try:
-            fd = await self._threads.run(os.open, self._mirror.content(sha256), os.O_RDONLY)
-        except FileNotFoundError:
-            raise Unavailable("the content went away in this moment", retry_after_s=1.0) from None
-        self.served.open += 1
-        try:
-            await response.prepare(request)
-            assert request.transport is not None, "the client is still connected after prepare"
-            await send(
-                request.transport, fd, start, count, threads=self._threads, stall_s=self._stall_s
-            )  # fmt: skip
-            self.served.bytes += count
-        except (EOFError, ConnectionError) as e:
-            # The head has promised more than comes: only a broken connection tells the client, if one is
-            # left. Of the two ways here just the first is our disk's fault.
-            log.log(logging.ERROR if isinstance(e, EOFError) else logging.DEBUG, "content %s: %s", sha256, e)
-            if request.transport is not None:
-                request.transport.abort()
-            return response
-        finally:
-            self.served.open -= 1
-            os.close(fd)
-        await response.write_eof()
-        return response
+        return await self._answers.file(request, sha256, size)
 
 
 def _state(view: VersionView) -> web.Response:

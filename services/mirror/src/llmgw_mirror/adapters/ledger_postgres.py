@@ -1,19 +1,12 @@
 """The ledger in Postgres: leases by the database's clock, fenced by a token from a sequence."""
 
-from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING
+from collections.abc import Mapping, Sequence
 
-import asyncpg
-
-from llmgw_kit.errors import Unavailable
-from llmgw_kit.postgres import SUSPECT, Postgres
+from llmgw_kit.postgres import Postgres
+from llmgw_mirror.adapters.postgres_calls import connection
 from llmgw_mirror.core.origins import shown
 from llmgw_mirror.core.versions import Moving, VersionView, WeightsState
 from llmgw_mirror.ports import Lease, LeaseView, RecordedFile, RecordedVersion
-
-if TYPE_CHECKING:
-    from asyncpg.pool import PoolConnectionProxy
 
 # A lease of our own that is still in force is granted again under a new token: the answer to an earlier
 # grant may have been lost, and within one process a key has one task.
@@ -45,7 +38,8 @@ SELECT key, holder, state, received_bytes, total_bytes FROM weights_leases
 """
 
 PUT_VERSION = """
-INSERT INTO weights_versions (store_id, model, version, created_at) VALUES ($1, $2, $3, to_timestamp($4))
+INSERT INTO weights_versions (store_id, model, version, created_at, repository, commit_id, revision)
+VALUES ($1, $2, $3, to_timestamp($4), $5, $6, $7)
 ON CONFLICT DO NOTHING
 """
 
@@ -56,12 +50,13 @@ DROP_FILES = (
 PUT_FILE = """
 INSERT INTO weights_files AS had
        (store_id, model, version, path, url, expected_sha256, expected_bytes,
-        state, sha256, size_bytes, error)
-VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11)
+        state, sha256, size_bytes, error, companion, expected_git_id, proof)
+VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14)
 ON CONFLICT (store_id, model, version, path) DO UPDATE
    SET url = excluded.url, expected_sha256 = excluded.expected_sha256,
        expected_bytes = excluded.expected_bytes,
        state = excluded.state, sha256 = excluded.sha256, size_bytes = excluded.size_bytes,
+       companion = excluded.companion, expected_git_id = excluded.expected_git_id, proof = excluded.proof,
        error = excluded.error, changed_at = clock_timestamp()
  WHERE (had.state, had.sha256, had.size_bytes, had.error)
        IS DISTINCT FROM (excluded.state, excluded.sha256, excluded.size_bytes, excluded.error)
@@ -82,25 +77,25 @@ class PostgresLedger:
         self.holder = holder
 
     async def acquire(self, key: str, *, ttl_s: float) -> Lease | None:
-        async with self._connection() as connection:
-            token = await connection.fetchval(ACQUIRE, self._store_id, key, self.holder, ttl_s)
+        async with connection(self._postgres) as link:
+            token = await link.fetchval(ACQUIRE, self._store_id, key, self.holder, ttl_s)
         return None if token is None else Lease(key, token)
 
     async def renew(self, lease: Lease, *, ttl_s: float, moving: Moving) -> bool:
-        async with self._connection() as connection:
-            token = await connection.fetchval(
+        async with connection(self._postgres) as link:
+            token = await link.fetchval(
                 RENEW, self._store_id, lease.key, lease.token, ttl_s,
                 moving.state.value, moving.received_bytes, moving.total_bytes,
             )  # fmt: skip
         return token is not None
 
     async def release(self, lease: Lease) -> None:
-        async with self._connection() as connection:
-            await connection.execute(RELEASE, self._store_id, lease.key, lease.token)
+        async with connection(self._postgres) as link:
+            await link.execute(RELEASE, self._store_id, lease.key, lease.token)
 
     async def live(self) -> Mapping[str, LeaseView]:
-        async with self._connection() as connection:
-            rows = await connection.fetch(LIVE, self._store_id)
+        async with connection(self._postgres) as link:
+            rows = await link.fetch(LIVE, self._store_id)
         return {
             row["key"]: LeaseView(
                 row["key"],
@@ -116,24 +111,27 @@ class PostgresLedger:
             (
                 *name, f.source.path, shown(f.source.url), f.source.sha256, f.source.size_bytes,
                 f.state.value, f.sha256, f.published_bytes, f.error,
+                f.source.companion, f.source.git_id, None if f.proof is None else f.proof.value,
             )
             for f in version.files
         ]  # fmt: skip
-        async with self._connection() as connection, connection.transaction():
-            await connection.execute(PUT_VERSION, *name, version.created_at)
-            await connection.execute(DROP_FILES, *name, [f.source.path for f in version.files])
-            await connection.executemany(PUT_FILE, files)
+        async with connection(self._postgres) as link, link.transaction():
+            place = version.repository
+            where = (None, None, None) if place is None else (place.id, place.commit, place.revision)
+            await link.execute(PUT_VERSION, *name, version.created_at, *where)
+            await link.execute(DROP_FILES, *name, [f.source.path for f in version.files])
+            await link.executemany(PUT_FILE, files)
 
     async def forget(self, model: str, version: str) -> None:
-        async with self._connection() as connection:
-            await connection.execute(
+        async with connection(self._postgres) as link:
+            await link.execute(
                 "DELETE FROM weights_versions WHERE store_id = $1 AND model = $2 AND version = $3",
                 self._store_id, model, version,
             )  # fmt: skip
 
     async def recorded(self) -> Sequence[RecordedVersion]:
-        async with self._connection() as connection:
-            rows = await connection.fetch(RECORDED, self._store_id)
+        async with connection(self._postgres) as link:
+            rows = await link.fetch(RECORDED, self._store_id)
         found: dict[tuple[str, str], list[RecordedFile]] = {}
         for row in rows:
             found.setdefault((row["model"], row["version"]), []).append(
@@ -142,15 +140,3 @@ class PostgresLedger:
                 )
             )
         return [RecordedVersion(*name, tuple(files)) for name, files in found.items()]
-
-    @asynccontextmanager
-    async def _connection(self) -> "AsyncIterator[PoolConnectionProxy[asyncpg.Record]]":
-        try:
-            async with self._postgres.connection() as connection:
-                yield connection
-        except (*SUSPECT, asyncpg.PostgresError, TimeoutError) as e:
-            raise Unavailable(
-                f"Postgres does not answer: {str(e) or type(e).__name__}",
-                code="postgres_unavailable",
-                retry_after_s=2.0,
-            ) from e

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from llmgw_mirror.adapters.http_server import Served
+from llmgw_mirror.adapters.file_answer import Served
 from llmgw_mirror.adapters.store import Store
 from llmgw_mirror.core.versions import VersionView, WeightsState
 from llmgw_mirror.flights import Flights

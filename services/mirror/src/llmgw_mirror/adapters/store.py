@@ -25,7 +25,7 @@ from typing import Any
 
 from llmgw_kit.errors import StartupError
 from llmgw_mirror.adapters.disk import TEMPORARY, make_folders, sync_folder, write_atomically, write_once
-from llmgw_mirror.core.versions import Failure, Receipt, Source, Wish
+from llmgw_mirror.core.versions import Failure, Proof, Receipt, Repository, Source, Wish
 
 log = logging.getLogger(__name__)
 
@@ -95,9 +95,7 @@ class Store:
         for source in parsed.files:
             receipt = _read_json(folder / f"{file_id(source.path)}.receipt.json")
             if receipt is not None:
-                made = Receipt(
-                    receipt["sha256"], receipt["size_bytes"], receipt["as_received"], receipt["at"]
-                )
+                made = _receipt(receipt)
                 if self.blob_size(made.sha256) == made.size_bytes:
                     receipts[source.path] = made
                     continue
@@ -133,7 +131,7 @@ class Store:
 
         Raises FileNotFoundError when the version was removed meanwhile."""
         target = self.versions / vid / f"{file_id(path)}.receipt.json"
-        data = _dump({"path": path, **asdict(receipt)})
+        data = _dump({"path": path, **asdict(receipt), "proof": receipt.proof.value})
         if not write_once(target, data):
             first = _read_json(target)
             if first is None:
@@ -264,12 +262,22 @@ def open_store(root: Path) -> Store:
 
 
 def _wish(value: dict[str, Any]) -> Wish:
-    files = tuple(Source(f["path"], f["url"], f["sha256"], f["size_bytes"]) for f in value["files"])
-    return Wish(value["model"], value["version"], value["created_at"], files)
+    # What was added after the first release is read with its default: stores outlive releases.
+    files = tuple(
+        Source(f["path"], f["url"], f["sha256"], f["size_bytes"], f.get("git_id"), f.get("companion", False))
+        for f in value["files"]
+    )
+    place = value.get("repository")
+    repository = None if place is None else Repository(place["id"], place["commit"], place["revision"])
+    return Wish(value["model"], value["version"], value["created_at"], files, repository)
 
 
 def _receipt(value: dict[str, Any]) -> Receipt:
-    return Receipt(value["sha256"], value["size_bytes"], value["as_received"], value["at"])
+    if "proof" in value:
+        proof = Proof(value["proof"])
+    else:
+        proof = Proof.NONE if value["as_received"] else Proof.SHA256
+    return Receipt(value["sha256"], value["size_bytes"], proof, value["at"])
 
 
 def _dump(value: dict[str, Any]) -> bytes:

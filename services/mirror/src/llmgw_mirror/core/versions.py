@@ -17,6 +17,8 @@ from llmgw_mirror.core.origins import check_url
 FILES_MAX = 10_000
 
 SHA256 = re.compile(r"[0-9a-f]{64}")
+#: A git commit, and the id of a git blob.
+COMMIT = GIT_ID = re.compile(r"[0-9a-f]{40}")
 
 
 class WeightsState(Enum):
@@ -37,14 +39,37 @@ def worst_of(states: Iterable[WeightsState]) -> WeightsState:
     return min(states, key=_RANK.__getitem__, default=WeightsState.ABSENT)
 
 
+class Proof(Enum):
+    """What showed that published content is what was meant."""
+
+    SHA256 = "sha256"
+    #: The registry's git id of the file: a sha1, all that is published of files outside LFS.
+    GIT = "git"
+    #: Nobody published a checksum: these are the bytes that came.
+    NONE = "none"
+
+
 @dataclass(frozen=True)
 class Source:
-    """One file as asked for. `sha256`: None when nobody published one."""
+    """One file as asked for. `sha256`: None when nobody published one; `git_id` (sha1 of the git blob) may
+    stand in for it. `companion`: a small file that comes along with the weights."""
 
     path: str
     url: str
     sha256: str | None = None
     size_bytes: int | None = None
+    git_id: str | None = None
+    companion: bool = False
+
+
+@dataclass(frozen=True)
+class Repository:
+    """Where in the registry a version comes from. `revision`: the branch or tag it was asked by; None when
+    it was asked by the commit."""
+
+    id: str
+    commit: str
+    revision: str | None = None
 
 
 @dataclass(frozen=True)
@@ -55,17 +80,22 @@ class Wish:
     version: str
     created_at: float
     files: tuple[Source, ...]
+    repository: Repository | None = None
 
 
 @dataclass(frozen=True)
 class Receipt:
-    """A file that was verified and published. `as_received`: nobody had published a checksum, so
-    verified means that these are the bytes that came."""
+    """A file that was verified and published; `proof` says against what."""
 
     sha256: str
     size_bytes: int
-    as_received: bool
+    proof: Proof
     at: float
+
+    @property
+    def as_received(self) -> bool:
+        """Verified means no more than that these are the bytes that came."""
+        return self.proof is Proof.NONE
 
 
 @dataclass(frozen=True)
@@ -111,10 +141,15 @@ class FileView:
     size_bytes: int | None
     received_bytes: int
     sha256: str | None = None
-    as_received: bool = False
+    proof: Proof | None = None
     rate_bytes_s: float | None = None
     eta_s: float | None = None
     error: str | None = None
+
+    @property
+    def as_received(self) -> bool:
+        """Present without any published checksum."""
+        return self.proof is Proof.NONE
 
     @property
     def published_bytes(self) -> int | None:
@@ -128,6 +163,7 @@ class VersionView:
     version: str
     created_at: float
     files: tuple[FileView, ...]
+    repository: Repository | None = None
 
     @property
     def state(self) -> WeightsState:
@@ -163,7 +199,7 @@ def view_file(
             size_bytes=receipt.size_bytes,
             received_bytes=receipt.size_bytes,
             sha256=receipt.sha256,
-            as_received=receipt.as_received,
+            proof=receipt.proof,
         )
     if moving is not None:
         size = source.size_bytes if moving.total_bytes is None else moving.total_bytes
@@ -182,7 +218,9 @@ def view_file(
     return FileView(source, WeightsState.ABSENT, size_bytes=source.size_bytes, received_bytes=0)
 
 
-def wish(model: str, version: str, files: Sequence[Source], *, now: float) -> Wish:
+def wish(
+    model: str, version: str, files: Sequence[Source], *, now: float, repository: Repository | None = None
+) -> Wish:
     """Check everything that can be checked without looking anywhere. Raises InvalidRequest."""
     check_name("model", model)
     check_name("version", version)
@@ -195,7 +233,11 @@ def wish(model: str, version: str, files: Sequence[Source], *, now: float) -> Wi
         raise InvalidRequest(f"version {version!r} names {len(files)} files; at most {FILES_MAX} are taken")
     checked = tuple(sorted((_checked(file) for file in files), key=lambda file: file.path))
     check_together(file.path for file in checked)
-    return Wish(model, version, now, checked)
+    if repository is not None and not COMMIT.fullmatch(repository.commit):
+        raise InvalidRequest(
+            f"the commit of {repository.id!r} is {repository.commit!r}; expected 40 hexadecimal digits"
+        )
+    return Wish(model, version, now, checked, repository)
 
 
 def _checked(file: Source) -> Source:
@@ -208,7 +250,12 @@ def _checked(file: Source) -> Source:
         )
     if file.size_bytes is not None and not 0 <= file.size_bytes < 2**63:
         raise InvalidRequest(f"the size of {file.path!r} is {file.size_bytes}; expected 0 to 2^63-1 bytes")
-    return Source(file.path, file.url, sha256, file.size_bytes)
+    git_id = None if file.git_id is None else file.git_id.lower()
+    if git_id is not None and not GIT_ID.fullmatch(git_id):
+        raise InvalidRequest(
+            f"the git id of {file.path!r} is {file.git_id!r}; expected 40 hexadecimal digits (sha1)"
+        )
+    return Source(file.path, file.url, sha256, file.size_bytes, git_id, file.companion)
 
 
 def differences(stored: Sequence[Source], asked: Sequence[Source]) -> list[str]:

@@ -1,0 +1,29 @@
+"""A connection for a few statements, and what its failures mean here."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING
+
+import asyncpg
+
+from llmgw_kit.errors import Unavailable
+from llmgw_kit.postgres import SUSPECT, Postgres
+
+if TYPE_CHECKING:
+    from asyncpg.pool import PoolConnectionProxy
+
+
+@asynccontextmanager
+async def connection(postgres: Postgres) -> "AsyncIterator[PoolConnectionProxy[asyncpg.Record]]":
+    """Raises Unavailable when Postgres cannot be had; a statement that is wrong is a bug and stays one."""
+    try:
+        async with postgres.connection() as link:
+            yield link
+    except (asyncpg.PostgresSyntaxError, asyncpg.DataError, asyncpg.IntegrityConstraintViolationError):
+        raise
+    except (*SUSPECT, asyncpg.PostgresError, TimeoutError) as e:
+        raise Unavailable(
+            f"Postgres does not answer: {str(e) or type(e).__name__}",
+            code="postgres_unavailable",
+            retry_after_s=2.0,
+        ) from e
