@@ -21,7 +21,7 @@ from llmgw_controller.core.plan import (
 )
 from llmgw_controller.core.routes import diff, routes
 from llmgw_controller.core.rows import LoadRecord, Phase, PortQuarantine, Stored, Wish
-from llmgw_controller.wire_routing import endpoint
+from llmgw_controller.wire_routing import catalog_model, endpoint
 from llmgw_kit.ids import ModelId, NodeId, ShardId
 from tests.unit.controller.build import NOW, Stage, heard, model, node, replica, report, shard, snapshot
 
@@ -170,6 +170,13 @@ def test_routers_are_told_how_many_a_replica_runs_at_once_as_the_profile_says_no
     # Gone from the catalog while it still runs: nobody knows any more.
     gone = replace(after, catalog=merged([], []))
     assert [one.concurrency for one in routes(gone, NOW).endpoints.values()] == [None]
+
+
+@pytest.mark.parametrize("share", [None, 0, 3])
+def test_routers_are_told_the_share_of_a_tenant_in_those_that_wait(share):
+    told = routes(snapshot([replace(ONE, max_held_per_tenant=share)], [], []), NOW).models[ONE.name]
+    message = catalog_model(told)
+    assert (message.max_held_per_tenant if message.HasField("max_held_per_tenant") else None) == share
 
 
 def test_deltas_name_only_what_changed():

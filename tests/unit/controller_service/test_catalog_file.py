@@ -78,7 +78,10 @@ def test_parallelism_follows_the_devices_unless_given() -> None:
     assert (h200.tensor_parallel, h200.pipeline_parallel, h200.data_parallel) == (4, 1, 2)
 
 
-@pytest.mark.parametrize("written", [PLAIN, WIDE], ids=["plain", "wide"])
+BOUNDED = PLAIN | {"max_held": 10, "max_held_per_tenant": 3}
+
+
+@pytest.mark.parametrize("written", [PLAIN, WIDE, BOUNDED], ids=["plain", "wide", "bounded"])
 def test_canonical_json_means_the_same_and_is_stable(written: Any) -> None:
     parsed = model(written)
     text = canonical_json(parsed)

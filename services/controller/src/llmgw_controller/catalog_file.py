@@ -208,6 +208,7 @@ def _to_core(written: ModelWritten, source: Source) -> Model:
         spread=Spread(written.spread),
         rollout=Rollout(written.rollout),
         max_unavailable=written.max_unavailable,
+        max_held_per_tenant=written.max_held_per_tenant,
     )
 
 
@@ -270,6 +271,7 @@ def _to_written(model: Model) -> ModelWritten:
         spread=model.spread.value,
         rollout=model.rollout.value,
         max_unavailable=model.max_unavailable,
+        max_held_per_tenant=model.max_held_per_tenant,
     )
 
 

@@ -267,6 +267,7 @@ class ModelWritten(Written):
     spread: Literal["pack", "spread"] = "pack"
     rollout: Literal["surge", "stop_first"] = "surge"
     max_unavailable: Replicas = 1
+    max_held_per_tenant: Annotated[int, bounded(0, 1_000_000)] | None = None
 
     @model_validator(mode="after")
     def _consistent(self) -> "ModelWritten":

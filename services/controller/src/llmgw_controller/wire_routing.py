@@ -45,6 +45,7 @@ def catalog_model(row: CatalogModel) -> pb.CatalogModel:
         reason=row.reason,
         eta_s=row.eta_s,
         created=row.created,
+        max_held_per_tenant=row.max_held_per_tenant,
     )
 
 

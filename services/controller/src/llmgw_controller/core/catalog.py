@@ -130,6 +130,8 @@ class Model:
     rollout: Rollout = Rollout.SURGE
     #: Replicas that may be away at once while a changed spec is rolled out.
     max_unavailable: int = 1
+    #: Of `max_held`, how many may be one tenant's; None: nothing is said of single tenants.
+    max_held_per_tenant: int | None = None
 
     def profile(self, name: str) -> Profile | None:
         return self._by_name.get(name)

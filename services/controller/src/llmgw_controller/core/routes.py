@@ -54,6 +54,8 @@ class CatalogModel:
     eta_s: float | None
     #: Unix seconds when it was first stored; None: unknown.
     created: int | None = None
+    #: Of `max_held`, one tenant's share at most; None: nothing is said of single tenants.
+    max_held_per_tenant: int | None = None
 
 
 @dataclass(frozen=True)
@@ -236,4 +238,5 @@ def _model(snapshot: Snapshot, model: Model, now: float) -> CatalogModel:
         max_held=model.max_held,
         eta_s=eta_s,
         created=None if (at := created_at(snapshot.stored, model)) is None else int(at),
+        max_held_per_tenant=model.max_held_per_tenant,
     )
