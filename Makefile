@@ -14,6 +14,13 @@ setup: $(STAMP) ## Install everything into .venv, from the hashed locks
 $(STAMP): $(LOCKS) $(PARTS)
 	@bash requirements/setup.sh
 
+HUB_CLIENTS := $(foreach generation,0 1 2,.venv-hub-$(generation)/.installed)
+
+hub-clients: $(HUB_CLIENTS) ## Install the Hub's clients that the mirror's tests run
+
+.venv-hub-%/.installed: requirements/hub-%.txt requirements/hub-clients.sh | $(STAMP)
+	@bash requirements/hub-clients.sh $*
+
 lock: ## Resolve dependencies again and write requirements/*.txt
 	@UV=$(UV) requirements/lock.sh
 
@@ -36,10 +43,10 @@ lab-clean: ## Remove what the lab wrote
 
 # Most integration tests wait for processes rather than compute; a file stays on one worker, with its servers. The
 # fixed hash seed lets all workers collect the same cases in the same order.
-test: $(STAMP) ## All that passes on a laptop: unit, contract, simulation (short), integration
+test: $(STAMP) $(HUB_CLIENTS) ## All that passes on a laptop: unit, contract, simulation (short), integration
 	@PYTHONHASHSEED=0 .venv/bin/pytest -m "not system" -n auto --maxprocesses 4 --dist loadfile
 
-test-integration: $(STAMP) ## Only tests/integration: real servers, real processes
+test-integration: $(STAMP) $(HUB_CLIENTS) ## Only tests/integration: real servers, real processes
 	@.venv/bin/pytest tests/integration
 
 # What CI runs is the short part; SEED= and LOOPS= replay what a failure named, SEEDS= runs so many with progress.
@@ -91,7 +98,7 @@ type: $(STAMP) ## Check types
 imports: $(STAMP) ## Check that packages import only what they may
 	@.venv/bin/lint-imports
 
-.PHONY: client-node fuzz help setup lock proto proto-check fmt lint type imports lab lab-clean test test-integration sim soak soak-router bench bench-router bench-fleet
+.PHONY: client-node fuzz help setup hub-clients lock proto proto-check fmt lint type imports lab lab-clean test test-integration sim soak soak-router bench bench-router bench-fleet
 
 # The binary inside the package: the script that the package puts into bin/ drops the exit status.
 COMPOSE := .venv/lib/python3*/site-packages/compose/docker-compose -f deploy/compose.yaml

@@ -19,3 +19,8 @@ for extra in bootstrap weights engine-llamacpp; do
 done
 "$uv" pip compile --quiet --universal --generate-hashes --no-header --no-annotate --no-emit-index-url \
   requirements/build.in -o requirements/build.txt >/dev/null
+# Clients of the mirror, in tests only. Wheels only: nothing is built on the machine that runs the gate.
+for generation in 0 1 2; do
+  "$uv" pip compile --quiet --universal --python-version 3.11 --only-binary :all: --generate-hashes --no-header --no-annotate \
+    --no-emit-index-url "requirements/hub-$generation.in" -o "requirements/hub-$generation.txt" >/dev/null
+done
