@@ -101,7 +101,8 @@ class World:
 @asynccontextmanager
 async def listening(here: World) -> AsyncIterator[HostPort]:
     """The HTTP listener for nodes, as `serve` opens it, on a port of the system's."""
-    answers = FileAnswers(here.mirror.content, here.built.readers, stall_s=here.settings.send_stall_s)
+    built = here.built
+    answers = FileAnswers(here.mirror.content, built.readers, built.reads, stall_s=here.settings.send_stall_s)
     here.answers = answers
     weights = WeightsHttp(here.mirror, answers)
     app = web.Application(middlewares=[error_edge])

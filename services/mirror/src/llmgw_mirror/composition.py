@@ -19,6 +19,7 @@ from llmgw_mirror.adapters.history_memory import MemoryHistory
 from llmgw_mirror.adapters.history_postgres import PostgresHistory
 from llmgw_mirror.adapters.ledger_memory import MemoryLedger
 from llmgw_mirror.adapters.ledger_postgres import PostgresLedger
+from llmgw_mirror.adapters.open_reads import OpenReads
 from llmgw_mirror.adapters.parts import Shelf
 from llmgw_mirror.adapters.room import Room
 from llmgw_mirror.adapters.store import Store, open_store
@@ -52,6 +53,8 @@ class Built:
     tally: Tally
     #: For reading what nodes ask for; apart from those that write.
     readers: DiskThreads
+    #: Who reads what now.
+    reads: OpenReads
 
 
 @asynccontextmanager
@@ -86,7 +89,9 @@ async def build(settings: MirrorSettings, clock: Clock) -> AsyncIterator[Built]:
                 history=history, clock=clock,
             )  # fmt: skip
             try:
-                yield Built(mirror, flights, upkeep, ledger, history, store, transfer.tally, readers)
+                yield Built(
+                    mirror, flights, upkeep, ledger, history, store, transfer.tally, readers, OpenReads()
+                )  # fmt: skip
             finally:
                 await flights.stop()
     finally:

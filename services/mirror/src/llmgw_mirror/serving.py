@@ -79,7 +79,7 @@ async def _serve_on(
     async def ready() -> tuple[bool, str]:
         return mirror.ready() if serving else (False, "stopping")
 
-    answers = FileAnswers(mirror.content, built.readers, stall_s=settings.send_stall_s)
+    answers = FileAnswers(mirror.content, built.readers, built.reads, stall_s=settings.send_stall_s)
     weights = WeightsHttp(mirror, answers)
     registry = telemetry.registry()
     registry.register(MirrorCollector(built.upkeep, built.flights, built.store, built.tally, answers.served))

@@ -10,6 +10,7 @@ from aiohttp import web
 
 from llmgw_kit.errors import Unavailable
 from llmgw_mirror.adapters.disk import DiskThreads
+from llmgw_mirror.adapters.open_reads import OpenReads
 from llmgw_mirror.adapters.sendfile import send
 from llmgw_mirror.core.headers import Slice, Unsatisfiable, lists_etag, requested_slice
 
@@ -25,12 +26,15 @@ class Served:
 
 
 class FileAnswers:
-    """`content` tells where content lies; `threads` are for reading it; `stall_s` ends clients that take
-    nothing."""
+    """`content` tells where content lies; `threads` are for reading it; `reads` are told of every answer;
+    `stall_s` ends clients that take nothing."""
 
-    def __init__(self, content: Callable[[str], Path], threads: DiskThreads, *, stall_s: float) -> None:
+    def __init__(
+        self, content: Callable[[str], Path], threads: DiskThreads, reads: OpenReads, *, stall_s: float
+    ) -> None:
         self._content = content
         self._threads = threads
+        self._reads = reads
         self._stall_s = stall_s
         self.served = Served()
 
@@ -68,12 +72,13 @@ class FileAnswers:
         except FileNotFoundError:
             raise Unavailable("the content went away in this moment", retry_after_s=1.0) from None
         self.served.open += 1
+        transport = request.transport
         try:
-            await response.prepare(request)
-            assert request.transport is not None, "the client is still connected after prepare"
-            await send(
-                request.transport, fd, start, count, threads=self._threads, stall_s=self._stall_s
-            )  # fmt: skip
+            if transport is None:
+                raise ConnectionResetError("the client left")
+            with self._reads.reading(sha256, _peer(request), fd, transport):
+                await response.prepare(request)
+                await send(transport, fd, start, count, threads=self._threads, stall_s=self._stall_s)
             self.served.bytes += count
         except (EOFError, ConnectionError) as e:
             # The head has promised more than comes: only a broken connection tells the client, if one is
@@ -87,3 +92,10 @@ class FileAnswers:
             os.close(fd)
         await response.write_eof()
         return response
+
+
+def _peer(request: web.Request) -> str:
+    """The name on the client's certificate, else its address."""
+    certificate = request.get_extra_info("peercert") or {}
+    names = [value for part in certificate.get("subject", ()) for key, value in part if key == "commonName"]
+    return names[0] if names else request.remote or "unknown"
