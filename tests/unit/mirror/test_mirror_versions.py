@@ -6,6 +6,7 @@ import pytest
 
 from llmgw_kit.errors import InvalidRequest
 from llmgw_mirror.core.versions import (
+    Cancelled,
     Failure,
     Moving,
     Proof,
@@ -76,25 +77,57 @@ def test_a_file_from_its_three_reports(
 
 
 def view(*files: tuple[WeightsState, int | None, int, float | None]) -> VersionView:
+    """Of (state, size, received, rate)."""
     made = []
-    for number, (state, size, received, eta) in enumerate(files):
+    for number, (state, size, received, rate) in enumerate(files):
         source = Source(f"f{number}", "http://x/f", size_bytes=size)
         if state is P:
             receipt = Receipt(SHA, size or 0, Proof.NONE, at=0)
             made.append(view_file(source, receipt=receipt, failure=None, moving=None))
         else:
             made.append(
-                view_file(source, receipt=None, failure=None, moving=Moving(state, received, size, None, eta))
+                view_file(
+                    source,
+                    receipt=None,
+                    failure=FAILURE if state is F else None,
+                    moving=None if state is F else Moving(state, received, size, rate, None),
+                )
             )
     return VersionView("m", "v", 0.0, tuple(made))
 
 
 def test_unknown_sizes_and_times_stay_unknown() -> None:
     assert view((G, None, 5, None), (P, 10, 10, None)).total_bytes is None
-    assert view((G, 20, 5, 3.0), (G, 10, 0, None)).eta_s is None
-    assert view((G, 20, 5, 3.0), (G, 10, 0, 7.0), (P, 1, 1, None)).eta_s == 7.0
+    assert view((G, None, 5, 3.0), (P, 10, 10, None)).eta_s is None
+    assert view((G, 20, 5, None), (G, 10, 0, None)).eta_s is None
+    assert view((G, 20, 5, 0.0)).eta_s is None
+    assert view((G, 20, 5, 3.0), (F, 10, 0, None)).eta_s is None
     assert view((G, 20, 5, 3.0), (P, 10, 10, None)).received_bytes == 15
     assert view((P, 10, 10, None)).eta_s is None
+    assert view((P, 10, 10, None)).rate_bytes_s is None
+
+
+def test_files_that_wait_their_turn_are_in_the_time_that_is_left() -> None:
+    """Two move at 2 and 3 bytes a second, one waits: 15 + 10 + 50 bytes at 5 a second."""
+    whole = view((G, 20, 5, 2.0), (G, 10, 0, 3.0), (G, 50, 0, None), (P, 1, 1, None))
+    assert whole.rate_bytes_s == 5.0
+    assert whole.eta_s == 15.0
+
+
+@pytest.mark.parametrize("failure", [None, FAILURE])
+@pytest.mark.parametrize("moving", [None, MOVING])
+def test_somebodys_word_to_stop_outweighs_all_but_a_receipt(
+    failure: Failure | None, moving: Moving | None
+) -> None:
+    word = Cancelled(1_700_000_000.0, "ann", 3)
+    source = Source("a", "http://x/a", size_bytes=10)
+    stopped = view_file(source, receipt=None, failure=failure, moving=moving, cancelled=word)
+    assert (stopped.state, stopped.cancelled, stopped.received_bytes) == (F, True, 3)
+    assert stopped.error == (
+        "cancelled by ann at 2023-11-14 22:13:20 UTC; 3 bytes are kept; it stays so until it is retried"
+    )
+    here = view_file(source, receipt=RECEIPT, failure=failure, moving=moving, cancelled=word)
+    assert (here.state, here.cancelled) == (P, False)
 
 
 def test_a_wish_is_sorted_and_its_checksums_lower_case() -> None:

@@ -30,6 +30,7 @@ from llmgw_mirror.flights import Flights
 from llmgw_mirror.ports import History, Ledger, Upstream
 from llmgw_mirror.service import Mirror
 from llmgw_mirror.settings import MirrorSettings
+from llmgw_mirror.steering import Steering
 from llmgw_mirror.transfer import Tally, Transfer
 from llmgw_mirror.upkeep import Upkeep
 from llmgw_schema.migrate import migrate_at
@@ -84,9 +85,12 @@ async def build(settings: MirrorSettings, clock: Clock) -> AsyncIterator[Built]:
                 shelf=shelf, flights=flights, fetcher=fetcher, ledger=ledger, clock=clock,
                 interval_s=settings.pass_interval_s,
             )  # fmt: skip
+            steering = Steering(
+                shelf=shelf, threads=writers, flights=flights, upkeep=upkeep, history=history, clock=clock
+            )
             mirror = Mirror(
                 store=store, threads=writers, flights=flights, upkeep=upkeep, fetcher=fetcher, ledger=ledger,
-                history=history, clock=clock,
+                history=history, steering=steering, clock=clock,
             )  # fmt: skip
             try:
                 yield Built(

@@ -33,6 +33,10 @@ class VersionGone(Exception):
     """The version was removed while its file was fetched."""
 
 
+class Stopped(Exception):
+    """Somebody said, here or at another mirror over this store, that this file is not to be fetched."""
+
+
 class Fetcher:
     """One for all flights of a mirror: they share its slots, its disk and its manners towards upstreams."""
 
@@ -51,7 +55,7 @@ class Fetcher:
         self._publishing = asyncio.Lock()
 
     async def fetch(self, vid: str, source: Source, flight: Flight) -> None:
-        """Returns when the file is published. Raises FetchFailed or VersionGone."""
+        """Returns when the file is published. Raises FetchFailed, VersionGone or Stopped."""
         # Single-flight within the process; whoever waited finds the content, and fetches nothing.
         lock = self._keys.setdefault(flight.key, asyncio.Lock())
         told: str | None = None
@@ -82,6 +86,8 @@ class Fetcher:
         """Published meanwhile, or the content is here under another version."""
         if await self._threads.run(self._store.has_receipt, vid, source.path):
             return True
+        if await self._threads.run(self._store.stopped, vid, source.path) is not None:
+            raise Stopped
         sha256 = source.sha256
         if sha256 is None or await self._threads.run(self._store.blob_size, sha256) is None:
             return False

@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+from collections.abc import Collection
 from dataclasses import dataclass, replace
 
 from llmgw_kit.clock import Clock
@@ -9,7 +10,7 @@ from llmgw_kit.lifecycle import cancel_all
 from llmgw_mirror.adapters.disk import DiskThreads
 from llmgw_mirror.adapters.store import Store, Stored
 from llmgw_mirror.core.versions import Failure, FileView, Source, VersionView, may_retry, view_file
-from llmgw_mirror.fetcher import Fetcher, VersionGone
+from llmgw_mirror.fetcher import Fetcher, Stopped, VersionGone
 from llmgw_mirror.flight import FetchFailed, Flight
 
 log = logging.getLogger(__name__)
@@ -88,11 +89,22 @@ class Flights:
                 task = asyncio.create_task(work, name=f"fetch {source.path}")
                 self._air[vid, source.path] = _InAir(task, flight)
 
-    async def retry_failed(self, vid: str, stored: Stored, *, at_once: bool) -> Stored:
-        """Failed files count as missing again: all of them `at_once`, else those whose time has come."""
+    async def ground(self, vid: str, paths: Collection[str]) -> None:
+        """End the flights of these files; what they have stays, until somebody collects it."""
+        await cancel_all(*(air.task for (v, path), air in self._air.items() if v == vid and path in paths))
+
+    def received(self, vid: str) -> dict[str, int]:
+        """By path: how far the flights of a version are."""
+        return {path: air.flight.received_bytes for (v, path), air in self._air.items() if v == vid}
+
+    async def retry_failed(
+        self, vid: str, stored: Stored, *, at_once: bool, paths: Collection[str] | None = None
+    ) -> Stored:
+        """Failed files (None: all, else those in `paths`) count as missing again: `at_once`, or where their
+        time has come."""
         now, left, retried = self._clock.unix_s(), dict(stored.failures), dict(stored.retried)
         for path, failure in stored.failures.items():
-            if at_once or may_retry(failure, now):
+            if (paths is None or path in paths) and (at_once or may_retry(failure, now)):
                 del left[path]
                 retried[path] = failure.count
                 self._unnoted.pop((vid, path), None)
@@ -109,6 +121,8 @@ class Flights:
             log.info("%s is present", source.path)
         except VersionGone:
             log.info("%s: its version was removed", source.path)
+        except Stopped:
+            log.info("%s: somebody stopped it", source.path)
         except FetchFailed as e:
             await self._failed(vid, source, " — ".join((e.text, *e.next_steps)), failed_before)
         except Exception:
@@ -146,6 +160,7 @@ class Flights:
                 receipt=stored.receipts.get(source.path),
                 failure=stored.failures.get(source.path),
                 moving=air.flight.moving() if air else None,
+                cancelled=stored.cancelled.get(source.path),
             )
 
         files = tuple(one(source) for source in stored.wish.files)

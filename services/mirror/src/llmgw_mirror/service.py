@@ -9,11 +9,13 @@ from llmgw_kit.clock import Clock
 from llmgw_kit.errors import Conflict, InvalidRequest, NotFound, Unavailable
 from llmgw_mirror.adapters.disk import DiskThreads
 from llmgw_mirror.adapters.store import Store, Stored, version_id
+from llmgw_mirror.core.history import Entry, Kind
 from llmgw_mirror.core.versions import Repository, Source, VersionView, WeightsState, differences, wish
 from llmgw_mirror.fetcher import Fetcher
 from llmgw_mirror.flight import content_key
 from llmgw_mirror.flights import Flights
 from llmgw_mirror.ports import History, Ledger
+from llmgw_mirror.steering import Steering
 from llmgw_mirror.upkeep import Upkeep
 
 log = logging.getLogger(__name__)
@@ -24,7 +26,7 @@ class Mirror:
 
     def __init__(
         self, *, store: Store, threads: DiskThreads, flights: Flights, upkeep: Upkeep, fetcher: Fetcher,
-        ledger: Ledger, history: History, clock: Clock,
+        ledger: Ledger, history: History, steering: Steering, clock: Clock,
     ) -> None:  # fmt: skip
         self._store = store
         self._threads = threads
@@ -33,37 +35,55 @@ class Mirror:
         self._fetcher = fetcher
         self._ledger = ledger
         self._history = history
+        self._steering = steering
         self._clock = clock
 
     async def fetch(
-        self, model: str, version: str, files: Sequence[Source], *, repository: Repository | None = None
-    ) -> VersionView:
-        """Bring a version here, or say how far it is. Failed files are tried again, if not too soon.
+        self, model: str, version: str, files: Sequence[Source], *, repository: Repository | None = None,
+        asked_by: str | None = None,
+    ) -> VersionView:  # fmt: skip
+        """Bring a version here, or say how far it is. Failed files are tried again, if not too soon; what
+        somebody cancelled stays so.
 
-        Without files: a version asked for before, its failed files at once.
+        Without files: a version asked for before, its failed and cancelled files at once.
         Raises InvalidRequest, Conflict, Unavailable."""
+        if not files:
+            try:
+                return await self._steering.retry(model, version, asked_by=asked_by)
+            except NotFound as e:
+                raise InvalidRequest(
+                    f"{e.text}, and no files are named", next_steps=["name each file with its URL"]
+                ) from None
         vid = version_id(model, version)
         async with self._flights.changing:
-            stored = await (
-                self._wished(model, version, files, repository) if files else self._known(model, version)
-            )
-            stored = await self._flights.retry_failed(vid, stored, at_once=not files)
+            stored, created = await self._wished(model, version, files, repository)
+            stored = await self._flights.retry_failed(vid, stored, at_once=False)
             await self._flights.start_missing(vid, stored)
         self._flights.landed.set()
+        if created:
+            text = f"{len(stored.wish.files)} files to fetch"
+            await self._history.note(
+                Entry(self._clock.unix_s(), Kind.ASKED, model, version, text, asked_by=asked_by)
+            )
         return self._flights.view(vid, stored)
 
-    async def _known(self, model: str, version: str) -> Stored:
-        stored = await self._flights.load(version_id(model, version))
-        if stored is None:
-            raise InvalidRequest(
-                f"version {version!r} of {model!r} is not known, and no files are named",
-                next_steps=["name each file with its URL"],
-            )
-        return stored
+    async def cancel(
+        self, model: str, version: str, paths: Sequence[str] = (), *, discard: bool = False,
+        asked_by: str | None = None,
+    ) -> tuple[VersionView, int]:  # fmt: skip
+        """See Steering.cancel."""
+        return await self._steering.cancel(model, version, paths, discard=discard, asked_by=asked_by)
+
+    async def retry(
+        self, model: str, version: str, paths: Sequence[str] = (), *, asked_by: str | None = None
+    ) -> VersionView:
+        """See Steering.retry."""
+        return await self._steering.retry(model, version, paths, asked_by=asked_by)
 
     async def _wished(
         self, model: str, version: str, files: Sequence[Source], repository: Repository | None
-    ) -> Stored:
+    ) -> tuple[Stored, bool]:
+        """And whether it is new."""
         asked = wish(model, version, files, now=self._clock.unix_s(), repository=repository)
         vid = version_id(model, version)
         for _ in range(3):
@@ -78,16 +98,14 @@ class Mirror:
             stored = await self._flights.load(vid)
             if stored is None:
                 continue  # removed by another mirror in this moment
-            if created:
-                log.info("version %s of %s: %d files to fetch", version, model, len(asked.files))
-            elif unlike := differences(stored.wish.files, asked.files):
+            if not created and (unlike := differences(stored.wish.files, asked.files)):
                 raise Conflict(
                     f"version {version!r} of {model!r} is known with other files: {'; '.join(unlike[:5])}"
                     + (f"; and {len(unlike) - 5} more" if len(unlike) > 5 else ""),
                     code="version_differs",
                     next_steps=["give the new files a version name of their own, or remove this one first"],
                 )
-            return stored
+            return stored, created
         raise Conflict(f"version {version!r} of {model!r} is being removed; ask again")
 
     async def remove(self, model: str, version: str) -> int:

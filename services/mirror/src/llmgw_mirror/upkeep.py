@@ -92,7 +92,9 @@ class Upkeep:
             return 0
         wanted = self._flights.keys() | (await self._ledger.live()).keys()
         for stored in await self._flights.load_all():
-            wanted |= {content_key(f) for f in stored.wish.files if f.path not in stored.receipts}
+            dropped = {path for path, word in stored.cancelled.items() if word.discard}
+            done = stored.receipts.keys() | dropped
+            wanted |= {content_key(f) for f in stored.wish.files if f.path not in done}
         return await self._shelf.remove(path for path, key in parts.items() if key not in wanted)
 
     async def _start_all(self) -> list[VersionView]:
@@ -102,6 +104,8 @@ class Upkeep:
                 stored = await self._flights.load(vid)
                 if stored is None:
                     continue  # removed by another mirror
+                # Stopped at another mirror, perhaps.
+                await self._flights.ground(vid, stored.cancelled)
                 await self._flights.start_missing(vid, stored)
                 views.append(self._flights.view(vid, stored))
         return views

@@ -49,6 +49,7 @@ def file_to(view: FileView) -> mirror_pb2.WeightsFile:
         received_bytes=view.received_bytes,
         source_url=shown(view.source.url),
         companion=view.source.companion,
+        cancelled=view.cancelled,
         proof=None if view.proof is None else view.proof.value,
     )
     if view.size_bytes is not None:
@@ -75,5 +76,6 @@ def version_to(view: VersionView) -> mirror_pb2.WeightsVersion:
         created_at_unix_s=view.created_at,
         received_bytes=view.received_bytes,
         total_bytes=view.total_bytes,
+        rate_bytes_s=view.rate_bytes_s,
         eta_s=view.eta_s,
     )

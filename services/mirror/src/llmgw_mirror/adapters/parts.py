@@ -279,6 +279,19 @@ class Shelf:
 
         return await self.threads.run(act)
 
+    async def lengths(self) -> dict[str, int]:
+        """By key: the bytes that are here of it."""
+
+        def act() -> dict[str, int]:
+            found: dict[str, int] = {}
+            for path in self.store.parts.glob("*.part"):
+                label = read_label(path)
+                if label is not None and path.exists():
+                    found[label.key] = max(found.get(label.key, 0), path.stat().st_size)
+            return found
+
+        return await self.threads.run(act)
+
     async def sealed(self) -> set[str]:
         """Hashes of parts that were verified and are on their way to be published."""
 

@@ -5,6 +5,7 @@
     versions/<id>/wish.json                     what the version consists of; never changed
     versions/<id>/<file id>.receipt.json        this file is published as that content; written once
     versions/<id>/<file id>.failure.json        why its last fetch failed
+    versions/<id>/<file id>.cancelled.json      somebody stopped it; gone once it is retried
     parts/                                      see parts.py
     trash/                                      removed versions on their way out
     damaged/                                    content that a rescan found wrong
@@ -19,13 +20,13 @@ import logging
 import os
 import secrets
 import shutil
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 from llmgw_kit.errors import StartupError
 from llmgw_mirror.adapters.disk import TEMPORARY, make_folders, sync_folder, write_atomically, write_once
-from llmgw_mirror.core.versions import Failure, Proof, Receipt, Repository, Source, Wish
+from llmgw_mirror.core.versions import Cancelled, Failure, Proof, Receipt, Repository, Source, Wish
 
 log = logging.getLogger(__name__)
 
@@ -54,10 +55,13 @@ class Stored:
     retried: dict[str, int]
     #: Receipts, by path, whose content is not there or has another size.
     hollow: dict[str, Receipt]
+    #: Files that somebody stopped before they were here.
+    cancelled: dict[str, Cancelled] = field(default_factory=dict)
 
     def missing(self) -> list[Source]:
-        """Files without content that have not failed."""
-        return [f for f in self.wish.files if f.path not in self.receipts and f.path not in self.failures]
+        """Files without content that have neither failed nor been stopped."""
+        resting = self.receipts.keys() | self.failures.keys() | self.cancelled.keys()
+        return [source for source in self.wish.files if source.path not in resting]
 
 
 class Store:
@@ -92,6 +96,7 @@ class Store:
         failures: dict[str, Failure] = {}
         retried: dict[str, int] = {}
         hollow: dict[str, Receipt] = {}
+        cancelled: dict[str, Cancelled] = {}
         for source in parsed.files:
             receipt = _read_json(folder / f"{file_id(source.path)}.receipt.json")
             if receipt is not None:
@@ -100,6 +105,9 @@ class Store:
                     receipts[source.path] = made
                     continue
                 hollow[source.path] = made
+            # A receipt came after: stopped too late is not stopped.
+            elif (stopped := self.stopped(vid, source.path)) is not None:
+                cancelled[source.path] = stopped
             failure = _read_json(folder / f"{file_id(source.path)}.failure.json")
             if failure is None:
                 continue
@@ -107,7 +115,7 @@ class Store:
                 retried[source.path] = failure["count"]
             else:
                 failures[source.path] = Failure(failure["error"], failure["at"], failure["count"])
-        return Stored(parsed, receipts, failures, retried, hollow)
+        return Stored(parsed, receipts, failures, retried, hollow, cancelled)
 
     def create(self, wish: Wish) -> bool:
         """Store a new version; False when there is one of that name already. A whole folder appears at
@@ -138,7 +146,8 @@ class Store:
                 write_atomically(target, data)
             else:
                 receipt = _receipt(first)
-        (target.parent / f"{file_id(path)}.failure.json").unlink(missing_ok=True)
+        for word in ("failure", "cancelled"):
+            (target.parent / f"{file_id(path)}.{word}.json").unlink(missing_ok=True)
         return receipt
 
     def has_receipt(self, vid: str, path: str) -> bool:
@@ -150,7 +159,27 @@ class Store:
         size goes too, or it would be taken for the right one by its name."""
         if self.blob_size(receipt.sha256) not in (None, receipt.size_bytes):
             self.set_aside(receipt.sha256)
+        # With the receipt any word to stop, which came too late for it, would count again.
+        self.resume(vid, path)
         (self.versions / vid / f"{file_id(path)}.receipt.json").unlink(missing_ok=True)
+
+    def stop(self, vid: str, path: str, cancelled: Cancelled) -> None:
+        """Note that this file is not to be fetched, for every mirror over this store.
+
+        Raises FileNotFoundError when the version was removed meanwhile."""
+        target = self.versions / vid / f"{file_id(path)}.cancelled.json"
+        write_atomically(target, _dump({"path": path, **asdict(cancelled)}))
+
+    def stopped(self, vid: str, path: str) -> Cancelled | None:
+        """None: it may be fetched."""
+        value = _read_json(self.versions / vid / f"{file_id(path)}.cancelled.json")
+        if value is None:
+            return None
+        return Cancelled(value["at"], value["asked_by"], value["received_bytes"], value["discard"])
+
+    def resume(self, vid: str, path: str) -> None:
+        """It may be fetched again."""
+        (self.versions / vid / f"{file_id(path)}.cancelled.json").unlink(missing_ok=True)
 
     def put_failure(self, vid: str, path: str, failure: Failure, *, retried: bool = False) -> None:
         """`retried`: it is being fetched again, and counts as failed no more.

@@ -1,12 +1,13 @@
 """A version of a model's weights: what was asked for, what is known of each file, and what follows.
 
-A file's state is computed from three separate reports, each with one writer: the receipt of its
-publication, the record of its last failure, and the flight that is fetching it now.
+A file's state is computed from separate reports, each with one writer: the receipt of its publication,
+the record of its last failure, somebody's word that it be stopped, and the flight that is fetching it now.
 """
 
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from enum import Enum
 
 from llmgw_kit.errors import InvalidRequest
@@ -107,6 +108,26 @@ class Failure:
     count: int = 1
 
 
+@dataclass(frozen=True)
+class Cancelled:
+    """Somebody stopped the fetch of a file. It stays so until somebody says otherwise: a controller that
+    asks for the version every few seconds is not meant. `asked_by`: None when they did not say."""
+
+    at: float
+    asked_by: str | None = None
+    #: Here when it was stopped; they stay unless `discard`.
+    received_bytes: int = 0
+    discard: bool = False
+
+    @property
+    def told(self) -> str:
+        """For the people whom it stops."""
+        when = datetime.fromtimestamp(self.at, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+        by = f" by {self.asked_by}" if self.asked_by else ""
+        kept = f"; {self.received_bytes} bytes are kept" if self.received_bytes else ""
+        return f"cancelled{by} at {when}{kept}; it stays so until it is retried"
+
+
 #: Between automatic retries of a file that keeps failing, doubled up to the second.
 RETRY_GAP_S, RETRY_GAP_MOST_S = 10.0, 300.0
 
@@ -145,6 +166,8 @@ class FileView:
     rate_bytes_s: float | None = None
     eta_s: float | None = None
     error: str | None = None
+    #: Failed only in that somebody stopped it; `error` says who and when.
+    cancelled: bool = False
 
     @property
     def as_received(self) -> bool:
@@ -181,17 +204,27 @@ class VersionView:
         return None if None in sizes else sum(size for size in sizes if size is not None)
 
     @property
+    def rate_bytes_s(self) -> float | None:
+        """Of all files that move together; None while no rate is known."""
+        rates = [file.rate_bytes_s for file in self.files if file.rate_bytes_s is not None]
+        return sum(rates) if rates else None
+
+    @property
     def eta_s(self) -> float | None:
-        """Of the slowest file that moves; None while one that is missing has no estimate."""
-        waits = [file.eta_s for file in self.files if file.state is not WeightsState.PRESENT]
-        return None if not waits or None in waits else max(wait for wait in waits if wait is not None)
+        """What is missing at the rate of all files together, since they take turns. None when it is whole,
+        while a size is unknown or nothing moves, and when a file has failed: it comes never by itself."""
+        total, rate = self.total_bytes, self.rate_bytes_s
+        if total is None or not rate or self.state is WeightsState.FAILED:
+            return None
+        return max(0, total - self.received_bytes) / rate
 
 
 def view_file(
-    source: Source, *, receipt: Receipt | None, failure: Failure | None, moving: Moving | None
-) -> FileView:
-    """What the three reports amount to. A receipt outweighs a fetch (it is done), a fetch outweighs a
-    failure (it was asked for again)."""
+    source: Source, *, receipt: Receipt | None, failure: Failure | None, moving: Moving | None,
+    cancelled: Cancelled | None = None,
+) -> FileView:  # fmt: skip
+    """What the reports amount to. A receipt outweighs everything (it is done), a cancellation the rest (it is
+    being stopped), a fetch a failure (it was asked for again)."""
     if receipt is not None:
         return FileView(
             source,
@@ -200,6 +233,15 @@ def view_file(
             received_bytes=receipt.size_bytes,
             sha256=receipt.sha256,
             proof=receipt.proof,
+        )
+    if cancelled is not None:
+        return FileView(
+            source,
+            WeightsState.FAILED,
+            size_bytes=source.size_bytes,
+            received_bytes=cancelled.received_bytes,
+            error=cancelled.told,
+            cancelled=True,
         )
     if moving is not None:
         size = source.size_bytes if moving.total_bytes is None else moving.total_bytes
