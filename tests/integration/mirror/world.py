@@ -13,9 +13,12 @@ from llmgw_kit import telemetry
 from llmgw_kit.addresses import HostPort
 from llmgw_kit.clock import Clock, SystemClock
 from llmgw_kit.listeners import bind, bound_address
+from llmgw_kit.pieces import PIECE_BYTES
 from llmgw_mirror.adapters.file_answer import FileAnswers
 from llmgw_mirror.adapters.http_server import WeightsHttp, error_edge
+from llmgw_mirror.adapters.piece_hashes import PieceHashes
 from llmgw_mirror.adapters.store import Store
+from llmgw_mirror.adapters.swarm_http import SwarmHttp
 from llmgw_mirror.composition import Built, build
 from llmgw_mirror.core.versions import FileView, Source, VersionView, WeightsState
 from llmgw_mirror.service import Mirror
@@ -99,20 +102,27 @@ class World:
 
 
 @asynccontextmanager
-async def listening(here: World) -> AsyncIterator[HostPort]:
+async def listening(here: World, *, piece_bytes: int = PIECE_BYTES) -> AsyncIterator[HostPort]:
     """The HTTP listener for nodes, as `serve` opens it, on a port of the system's."""
     built = here.built
     answers = FileAnswers(here.mirror.content, built.readers, built.reads, stall_s=here.settings.send_stall_s)
     here.answers = answers
     weights = WeightsHttp(here.mirror, answers)
     app = web.Application(middlewares=[error_edge])
-    app.add_routes(weights.routes())
+    clock = SystemClock()
+    hashes = PieceHashes(here.store, clock, piece_bytes=piece_bytes)
+    swarm = SwarmHttp(
+        here.mirror, hashes, built.readers, built.reads, answers.served, clock,
+        uploads=here.settings.piece_uploads, stall_s=here.settings.send_stall_s,
+    )  # fmt: skip
+    app.add_routes([*swarm.routes(), *weights.routes()])
     sockets = bind(HostPort("127.0.0.1", 0), flag="--http-listen")
     runner = await telemetry.serve_http(app, sockets, shutdown_s=1.0)
     try:
         yield bound_address(sockets, "127.0.0.1")
     finally:
         await runner.cleanup()
+        await hashes.close()
 
 
 @asynccontextmanager

@@ -23,6 +23,8 @@ from llmgw_mirror.adapters.file_answer import FileAnswers
 from llmgw_mirror.adapters.grpc_server import SERVICE, MirrorServicer
 from llmgw_mirror.adapters.http_server import WeightsHttp, error_edge
 from llmgw_mirror.adapters.metrics import MirrorCollector
+from llmgw_mirror.adapters.piece_hashes import PieceHashes
+from llmgw_mirror.adapters.swarm_http import SwarmHttp
 from llmgw_mirror.composition import Built, build
 from llmgw_mirror.settings import MirrorSettings
 
@@ -81,6 +83,11 @@ async def _serve_on(
 
     answers = FileAnswers(mirror.content, built.readers, built.reads, stall_s=settings.send_stall_s)
     weights = WeightsHttp(mirror, answers)
+    hashes = PieceHashes(built.store, SystemClock())
+    swarm = SwarmHttp(
+        mirror, hashes, built.readers, built.reads, answers.served, SystemClock(),
+        uploads=settings.piece_uploads, stall_s=settings.send_stall_s,
+    )  # fmt: skip
     registry = telemetry.registry()
     registry.register(MirrorCollector(built.upkeep, built.flights, built.store, built.tally, answers.served))
     health, metrics = telemetry.health_routes(ready), telemetry.metrics_route(registry)
@@ -91,7 +98,9 @@ async def _serve_on(
     await built.upkeep.begin()
     runners = {
         "admin": await _http([*health, metrics], sockets["admin"]),
-        "http": await _http([*health, *weights.routes()], sockets["http"], drain_s=settings.drain_s),
+        "http": await _http(
+            [*health, *swarm.routes(), *weights.routes()], sockets["http"], drain_s=settings.drain_s
+        ),
     }
     if "metrics" in sockets:
         runners["metrics"] = await _http([*health, metrics], sockets["metrics"])
@@ -107,12 +116,14 @@ async def _serve_on(
         log.info("%s: %s", name, addresses.get(name, "off (admin listener only)"))
 
     passes = asyncio.create_task(built.upkeep.run(), name="passes")
+    hashing = asyncio.create_task(hashes.watch(settings.pass_interval_s), name="pieces")
     try:
-        await until_stopped(stop, passes)
+        await until_stopped(stop, passes, hashing)
     finally:
         serving = False
         await grpc_health.set_serving(False)
-        await cancel_all(passes)
+        await cancel_all(passes, hashing)
+        await hashes.close()
         # Flights stop at once, they resume; readers may finish.
         await built.flights.stop()
         await server.stop(GRPC_GRACE_S)

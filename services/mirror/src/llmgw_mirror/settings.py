@@ -85,6 +85,9 @@ class MirrorSettings(ServiceSettings):
     lease_ttl_s: float = Field(15.0, ge=1, description="after a mirror's death another takes its fetch over")
     pass_interval_s: float = Field(5.0, gt=0, description="how often the whole store is looked at")
     send_stall_s: float = Field(60.0, gt=0, description="a node that takes no byte for so long is cut off")
+    piece_uploads: int = Field(
+        16, ge=1, le=1024, description="pieces sent to nodes at once; the rest wait in line"
+    )
     drain_s: float = Field(30.0, ge=0, description="what nodes are reading may go on for so long at a stop")
     log_level: Literal["debug", "info", "warning", "error"] = "info"
     log_style: Literal["text", "json"] = "text"

@@ -40,7 +40,7 @@ class WeightsHttp:
 
     async def handle(self, request: web.Request) -> web.StreamResponse:
         segments = request.rel_url.raw_path.removeprefix(PREFIX).split("/")
-        names = [_unquoted(segment) for segment in segments]
+        names = [unquoted(segment) for segment in segments]
         if len(names) < 2 or (len(names) > 2 and names[2] != "files") or len(names) == 3:
             raise NotFound(
                 f"{request.rel_url.raw_path[:200]} is no address here",
@@ -103,7 +103,8 @@ def _not_yet(view: VersionView, files: tuple[FileView, ...]) -> web.Response:
     return web.json_response(body, status=503, headers={"Retry-After": str(after)})
 
 
-def _unquoted(segment: str) -> str:
+def unquoted(segment: str) -> str:
+    """One segment of a raw path. Raises InvalidRequest for what is not UTF-8."""
     try:
         return unquote(segment, errors="strict")
     except UnicodeDecodeError:

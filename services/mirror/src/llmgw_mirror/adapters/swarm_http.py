@@ -1,0 +1,217 @@
+"""HTTP for nodes that fetch one version together.
+
+    GET  /v1/weights/{model}/{version}/pieces   piece_bytes, and each file's piece hashes (null: being made)
+    POST /v1/weights/{model}/{version}/peers    {url, have} or {url, left: true} → some others, what they have
+    POST /v1/weights/{model}/{version}/next     {lacks} → the bytes of one piece, its number in X-Llmgw-Piece
+
+`next` is how the mirror is a source: it sends what it has sent least often, so that each byte leaves it about
+once however many nodes ask. So many at a time; who comes later waits in line, and is told 503 when it lasts.
+"""
+
+import asyncio
+import logging
+import math
+import os
+import random
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+
+from aiohttp import web
+
+from llmgw_kit.clock import Clock
+from llmgw_kit.errors import InvalidRequest, NotFound, Unavailable
+from llmgw_kit.pieces import Layout, bits_from_hex, bits_to_hex
+from llmgw_mirror.adapters.disk import DiskThreads
+from llmgw_mirror.adapters.file_answer import Served
+from llmgw_mirror.adapters.http_server import PREFIX, unquoted
+from llmgw_mirror.adapters.open_reads import OpenReads
+from llmgw_mirror.adapters.piece_hashes import PieceHashes
+from llmgw_mirror.core.names import check_name
+from llmgw_mirror.core.swarm import SPEAK_S, SWARMS_MOST, Swarm, check_peer_url
+from llmgw_mirror.core.versions import FileView, WeightsState
+from llmgw_mirror.service import Mirror
+
+log = logging.getLogger(__name__)
+
+#: What a version consists of is looked up so often: `next` is asked for hundreds of times a second.
+LOOK_S = 5.0
+WRITE_BYTES = 1 << 20
+#: Longest wait in line for `next`.
+LINE_S = 10.0
+#: To wait for hashes that are being made.
+MAKING_S = 1.0
+
+
+@dataclass
+class _Version:
+    files: tuple[FileView, ...]
+    layout: Layout
+    swarm: Swarm
+    look_again: float
+
+
+class SwarmHttp:
+    """`uploads`: pieces sent at one time."""
+
+    def __init__(
+        self, mirror: Mirror, hashes: PieceHashes, threads: DiskThreads, reads: OpenReads, served: Served,
+        clock: Clock, *, uploads: int, stall_s: float, chance: Callable[[], float] = random.random,
+    ) -> None:  # fmt: skip
+        self._mirror, self._hashes, self._threads, self._reads = mirror, hashes, threads, reads
+        self._served, self._clock, self._stall_s, self._chance = served, clock, stall_s, chance
+        self._versions: dict[tuple[str, str], _Version] = {}
+        self._line = asyncio.Semaphore(uploads)
+
+    def routes(self) -> list[web.RouteDef]:
+        """To be registered before the files' route, which takes everything."""
+        version = PREFIX + "{model:[^/]+}/{version:[^/]+}"
+        return [
+            web.get(version + "/pieces", self.pieces),
+            web.post(version + "/peers", self.peers),
+            web.post(version + "/next", self.next),
+        ]
+
+    async def pieces(self, request: web.Request) -> web.Response:
+        """How to check each piece."""
+        (model, version), found = await self._found(request)
+        files, whole = [], True
+        for file in found.files:
+            assert file.sha256 is not None
+            assert file.size_bytes is not None
+            hashes = await self._hashes.of(file.sha256, file.size_bytes)
+            whole = whole and hashes is not None
+            files.append(
+                {
+                    "path": file.source.path,
+                    "size": file.size_bytes,
+                    "sha256": file.sha256,
+                    "pieces": hashes,
+                }
+            )
+        body = {"model": model, "version": version, "piece_bytes": self._hashes.piece_bytes, "files": files}
+        return web.json_response(body, headers={} if whole else {"Retry-After": str(math.ceil(MAKING_S))})
+
+    async def peers(self, request: web.Request) -> web.Response:
+        """A node says what it has, and hears who else is there."""
+        _, found = await self._found(request)
+        body, now = await _object(request), self._clock.monotonic_s()
+        url = check_peer_url(body.get("url"))
+        if body.get("left") is True:
+            found.swarm.leave(url)
+            return web.json_response({"peers": [], "fetching": found.swarm.fetching(url, now=now)})
+        have = bits_from_hex(body.get("have"), found.layout.count, what="have")
+        found.swarm.announce(url, have, now=now)
+        others = found.swarm.others(url, now=now, chance=self._chance)
+        told = [
+            {"url": one.url, "have": bits_to_hex(one.have, found.layout.count), "done": one.done}
+            for one in others
+        ]
+        return web.json_response(
+            {"interval_s": SPEAK_S, "peers": told, "fetching": found.swarm.fetching(url, now=now)}
+        )
+
+    async def next(self, request: web.Request) -> web.StreamResponse:
+        """One of the pieces that the node lacks."""
+        _, found = await self._found(request)
+        lacks = bits_from_hex((await _object(request)).get("lacks"), found.layout.count, what="lacks")
+        if lacks == 0:
+            raise InvalidRequest("the node lacks no piece")
+        async with self._turn():
+            piece = found.swarm.next(lacks, now=self._clock.monotonic_s(), chance=self._chance)
+            assert piece is not None
+            place = found.layout.place(piece)
+            file = found.files[place.file]
+            assert file.sha256 is not None
+            return await self._send(request, piece, file.sha256, place.offset, place.length)
+
+    @asynccontextmanager
+    async def _turn(self) -> AsyncIterator[None]:
+        try:
+            # First come, first served: asyncio's semaphore keeps the order.
+            async with asyncio.timeout(LINE_S):
+                await self._line.acquire()
+        except TimeoutError:
+            raise Unavailable("too many nodes wait for pieces", code="busy", retry_after_s=1.0) from None
+        try:
+            yield
+        finally:
+            self._line.release()
+
+    async def _send(
+        self, request: web.Request, piece: int, sha256: str, offset: int, count: int
+    ) -> web.StreamResponse:
+        headers = {
+            "Content-Length": str(count), "Content-Type": "application/octet-stream",
+            "X-Llmgw-Piece": str(piece), "ETag": f'"{sha256}"',
+        }  # fmt: skip
+        response = web.StreamResponse(headers=headers)
+        try:
+            fd = await self._threads.run(os.open, self._mirror.content(sha256), os.O_RDONLY)
+        except OSError:
+            raise Unavailable("the content went away in this moment", retry_after_s=1.0) from None
+        self._served.open += 1
+        transport = request.transport
+        try:
+            if transport is None:
+                raise ConnectionResetError("the client left")
+            with self._reads.reading(sha256, request.remote or "unknown", fd, transport):
+                await response.prepare(request)
+                for at in range(offset, offset + count, WRITE_BYTES):
+                    data = await self._threads.run(os.pread, fd, min(WRITE_BYTES, offset + count - at), at)
+                    if len(data) < min(WRITE_BYTES, offset + count - at):
+                        raise EOFError(f"the content ends before {offset + count}")
+                    async with asyncio.timeout(self._stall_s):
+                        await response.write(data)
+            self._served.bytes += count
+        except (OSError, EOFError, TimeoutError) as e:
+            # Only a broken connection tells the node that less comes than the head has promised.
+            log.log(logging.ERROR if isinstance(e, EOFError) else logging.DEBUG, "piece of %s: %s", sha256, e)
+            if request.transport is not None:
+                request.transport.abort()
+            return response
+        finally:
+            self._served.open -= 1
+            os.close(fd)
+        await response.write_eof()
+        return response
+
+    async def _found(self, request: web.Request) -> tuple[tuple[str, str], _Version]:
+        segments = request.rel_url.raw_path.removeprefix(PREFIX).split("/")
+        model, version = (
+            check_name("model", unquoted(segments[0])),
+            check_name("version", unquoted(segments[1])),
+        )
+        now, known = self._clock.monotonic_s(), self._versions.get((model, version))
+        if known is not None and now < known.look_again:
+            return (model, version), known
+        view = await self._mirror.version(model, version)
+        if view is None:
+            self._versions.pop((model, version), None)
+            raise NotFound(f"version {version!r} of {model!r} is not known here", code="unknown_version")
+        if view.state is not WeightsState.PRESENT:
+            raise Unavailable(
+                f"version {version!r} of {model!r} is {view.state.value} here",
+                code="not_present",
+                retry_after_s=1.0,
+            )
+        # In the order of the listing that nodes have: pieces are numbered by it on both sides.
+        files = tuple(sorted(view.files, key=lambda file: file.source.path))
+        if known is None or [one.sha256 for one in known.files] != [one.sha256 for one in files]:
+            layout = Layout(self._hashes.piece_bytes, [file.size_bytes or 0 for file in files])
+            known = _Version(files, layout, Swarm(layout.count), now)
+            while len(self._versions) >= SWARMS_MOST:
+                del self._versions[next(iter(self._versions))]
+            self._versions[model, version] = known
+        known.look_again = now + LOOK_S
+        return (model, version), known
+
+
+async def _object(request: web.Request) -> dict[str, object]:
+    try:
+        body = await request.json()
+    except ValueError:
+        body = None
+    if not isinstance(body, dict):
+        raise InvalidRequest("the body is no JSON object")
+    return body
