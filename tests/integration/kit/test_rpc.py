@@ -5,6 +5,7 @@ import asyncio
 
 import grpc
 import pytest
+from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from llmgw.v1 import operator_pb2, operator_pb2_grpc
 from llmgw_kit import rpc
@@ -140,3 +141,20 @@ async def test_an_error_that_quotes_what_was_asked_keeps_its_meaning(given):
     assert error.code == "x"
     assert error.text.startswith("no model ")
     assert len(error.text) <= rpc.DETAIL_TEXT_MOST
+
+
+async def test_health_can_be_watched():
+    server = rpc.server()
+    health = rpc.Health(server, [])
+    address = rpc.listen(server, LOOPBACK, flag="--listen")
+    await server.start()
+    channel = rpc.channel(address)
+    watched = health_pb2_grpc.HealthStub(channel).Watch(health_pb2.HealthCheckRequest(), timeout=20)
+    seen = [(await watched.read()).status]
+    await health.set_serving(True)
+    if seen[-1] != health_pb2.HealthCheckResponse.SERVING:
+        seen.append((await watched.read()).status)
+    assert seen[-1] == health_pb2.HealthCheckResponse.SERVING
+    watched.cancel()
+    await rpc.close_quietly(channel)
+    await server.stop(None)

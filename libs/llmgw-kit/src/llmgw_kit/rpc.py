@@ -7,6 +7,7 @@ SO_REUSEPORT is on by default, so that a second server on a taken port starts wi
 
 from __future__ import annotations  # grpc.aio's generics exist in its type stubs only
 
+import inspect
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from contextlib import suppress
@@ -30,6 +31,7 @@ from llmgw_kit.errors import (
     Unavailable,
 )
 from llmgw_kit.text import shortened, storable
+from llmgw_kit.tls_watch import Material, WatchedTls
 
 log = logging.getLogger(__name__)
 
@@ -83,9 +85,21 @@ def server_options(*, keepalive_s: float = KEEPALIVE_TIME_S) -> Options:
     ]
 
 
-def channel(address: HostPort, *, keepalive_s: float = KEEPALIVE_TIME_S) -> grpc.aio.Channel:
-    """A plaintext channel, for a trusted network. Close it on the loop that made it."""
-    return grpc.aio.insecure_channel(str(address), options=client_options(keepalive_s=keepalive_s))
+def channel(
+    address: HostPort, *, keepalive_s: float = KEEPALIVE_TIME_S, tls: Material | None = None,
+    name: str | None = None,
+) -> grpc.aio.Channel:  # fmt: skip
+    """A channel; without `tls` a plaintext one, for a trusted network. Close it on the loop that made it.
+
+    `name`: what the server's certificate calls it, where that is not the host. A channel keeps what it was
+    made with: when `tls` is replaced on the disk, make another and close this one."""
+    options = client_options(keepalive_s=keepalive_s)
+    if tls is None:
+        return grpc.aio.insecure_channel(str(address), options=options)
+    if name is not None:
+        options.append(("grpc.ssl_target_name_override", name))
+    shown = grpc.ssl_channel_credentials(tls.ca, tls.key, tls.cert)
+    return grpc.aio.secure_channel(str(address), shown, options=options)
 
 
 def server(
@@ -97,13 +111,18 @@ def server(
     )
 
 
-def listen(server: grpc.aio.Server, address: HostPort, *, flag: str) -> HostPort:
-    """Bind a plaintext listener and return the address it has (port 0 becomes the real one).
+def listen(
+    server: grpc.aio.Server, address: HostPort, *, flag: str, tls: WatchedTls | None = None
+) -> HostPort:
+    """Bind a listener, plaintext without `tls`, and return the address it has (port 0 becomes the real one).
 
     Raises StartupError naming the address and the flag that moves it."""
     host = "[::]" if address.host == "*" else (f"[{address.host}]" if ":" in address.host else address.host)
     try:
-        port = server.add_insecure_port(f"{host}:{address.port}")
+        if tls is None:
+            port = server.add_insecure_port(f"{host}:{address.port}")
+        else:
+            port = server.add_secure_port(f"{host}:{address.port}", _server_credentials(tls))
     except RuntimeError:
         port = 0
     if port == 0:
@@ -112,6 +131,31 @@ def listen(server: grpc.aio.Server, address: HostPort, *, flag: str) -> HostPort
             next_steps=[f"choose another with {flag} HOST:PORT, or stop what listens there"],
         )
     return HostPort(address.host, port)
+
+
+def _server_credentials(tls: WatchedTls) -> grpc.ServerCredentials:
+    """Asked before each handshake, on a thread of gRPC's (measured on 1.85): a look at a field, no files."""
+    given = tls.now
+
+    def newer() -> grpc.ServerCertificateConfiguration | None:
+        nonlocal given
+        if tls.now is given:
+            return None  # what it has
+        given = tls.now
+        return _certificates(given)
+
+    fetcher: Any = newer  # the stubs do not know None, which the documentation does
+    return grpc.dynamic_ssl_server_credentials(
+        _certificates(given), fetcher, require_client_authentication=given.ca is not None
+    )
+
+
+def _certificates(material: Material) -> grpc.ServerCertificateConfiguration:
+    assert material.cert is not None, "a server shows a certificate"
+    assert material.key is not None, "with its key"
+    return grpc.ssl_server_certificate_configuration(
+        [(material.key, material.cert)], root_certificates=material.ca
+    )
 
 
 class Health:
@@ -237,7 +281,11 @@ class ErrorEdge(grpc.aio.ServerInterceptor):
 
         async def stream(request: Any, context: grpc.aio.ServicerContext[Any, Any]) -> AsyncIterator[Any]:
             try:
-                async for message in many(request, context):
+                answers = many(request, context)
+                if inspect.isawaitable(answers):
+                    await answers  # one that writes by itself, such as the health service's Watch
+                    return
+                async for message in answers:
                     yield message
             except LlmgwError as e:
                 await abort_with(context, e)

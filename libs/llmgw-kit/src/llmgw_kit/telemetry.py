@@ -2,6 +2,7 @@
 
 import asyncio
 import socket
+import ssl
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -98,9 +99,10 @@ class _TimedSite(web.BaseSite):
     __slots__ = ("_head_timeout_s", "_sock")
 
     def __init__(
-        self, runner: web.AppRunner, sock: socket.socket, *, head_timeout_s: Callable[[], float]
-    ) -> None:
-        super().__init__(runner)
+        self, runner: web.AppRunner, sock: socket.socket, *, head_timeout_s: Callable[[], float],
+        tls: ssl.SSLContext | None,
+    ) -> None:  # fmt: skip
+        super().__init__(runner, ssl_context=tls)
         self._sock = sock
         self._head_timeout_s = head_timeout_s
 
@@ -123,7 +125,11 @@ class _TimedSite(web.BaseSite):
         if self._sock.family == socket.AF_UNIX:
             self._server = await loop.create_unix_server(handler, sock=self._sock)
         else:
-            self._server = await loop.create_server(handler, sock=self._sock)
+            # Whoever sends nothing of a handshake has as long as for a head, which begins after it.
+            limit_s = self._head_timeout_s() if self._ssl_context is not None else None
+            self._server = await loop.create_server(
+                handler, sock=self._sock, ssl=self._ssl_context, ssl_handshake_timeout=limit_s
+            )
 
 
 async def serve_http(
@@ -133,8 +139,9 @@ async def serve_http(
     shutdown_s: float = 3.0,
     head_timeout_s: float | Callable[[], float] = HEADER_TIMEOUT_S,
     handler_cancellation: bool = False,
+    tls: ssl.SSLContext | None = None,
 ) -> web.AppRunner:
-    """Serve an application on bound sockets. `cleanup()` of the result ends it.
+    """Serve an application on bound sockets, over TLS with `tls`. `cleanup()` of the result ends it.
 
     `head_timeout_s` limits how long a request head may take (M4); a function is asked for each head, so that
     it may change. With `handler_cancellation` a handler is cancelled when its client leaves."""
@@ -149,5 +156,5 @@ async def serve_http(
     )
     await runner.setup()
     for sock in sockets:
-        await _TimedSite(runner, sock, head_timeout_s=limit).start()
+        await _TimedSite(runner, sock, head_timeout_s=limit, tls=tls).start()
     return runner
