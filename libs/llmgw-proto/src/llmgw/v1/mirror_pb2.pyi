@@ -872,6 +872,7 @@ class WeightsVersion(_message.Message):
     ETA_S_FIELD_NUMBER: _builtins.int
     READERS_FIELD_NUMBER: _builtins.int
     VERIFIED_AT_UNIX_S_FIELD_NUMBER: _builtins.int
+    WARNINGS_FIELD_NUMBER: _builtins.int
     model: _builtins.str
     version: _builtins.str
     state: Global___WeightsState.ValueType
@@ -892,6 +893,10 @@ class WeightsVersion(_message.Message):
     def readers(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """Nodes that read it from here now."""
 
+    @_builtins.property
+    def warnings(self) -> _containers.RepeatedCompositeFieldContainer[Global___Warning]:
+        """What is odd about it as a whole, such as an index that names files it does not have."""
+
     def __init__(
         self,
         *,
@@ -907,10 +912,11 @@ class WeightsVersion(_message.Message):
         eta_s: _builtins.float | None = ...,
         readers: _abc.Iterable[_builtins.str] | None = ...,
         verified_at_unix_s: _builtins.float | None = ...,
+        warnings: _abc.Iterable[Global___Warning] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_created_at_unix_s", b"_created_at_unix_s", "_eta_s", b"_eta_s", "_rate_bytes_s", b"_rate_bytes_s", "_repository", b"_repository", "_total_bytes", b"_total_bytes", "_verified_at_unix_s", b"_verified_at_unix_s", "created_at_unix_s", b"created_at_unix_s", "eta_s", b"eta_s", "rate_bytes_s", b"rate_bytes_s", "repository", b"repository", "total_bytes", b"total_bytes", "verified_at_unix_s", b"verified_at_unix_s"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_created_at_unix_s", b"_created_at_unix_s", "_eta_s", b"_eta_s", "_rate_bytes_s", b"_rate_bytes_s", "_repository", b"_repository", "_total_bytes", b"_total_bytes", "_verified_at_unix_s", b"_verified_at_unix_s", "created_at_unix_s", b"created_at_unix_s", "eta_s", b"eta_s", "files", b"files", "model", b"model", "rate_bytes_s", b"rate_bytes_s", "readers", b"readers", "received_bytes", b"received_bytes", "repository", b"repository", "state", b"state", "total_bytes", b"total_bytes", "verified_at_unix_s", b"verified_at_unix_s", "version", b"version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_created_at_unix_s", b"_created_at_unix_s", "_eta_s", b"_eta_s", "_rate_bytes_s", b"_rate_bytes_s", "_repository", b"_repository", "_total_bytes", b"_total_bytes", "_verified_at_unix_s", b"_verified_at_unix_s", "created_at_unix_s", b"created_at_unix_s", "eta_s", b"eta_s", "files", b"files", "model", b"model", "rate_bytes_s", b"rate_bytes_s", "readers", b"readers", "received_bytes", b"received_bytes", "repository", b"repository", "state", b"state", "total_bytes", b"total_bytes", "verified_at_unix_s", b"verified_at_unix_s", "version", b"version", "warnings", b"warnings"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__created_at_unix_s: _TypeAlias = _typing.Literal["created_at_unix_s"]  # noqa: Y015
     _WhichOneofArgType__created_at_unix_s: _TypeAlias = _typing.Literal["_created_at_unix_s", b"_created_at_unix_s"]  # noqa: Y015
