@@ -14,7 +14,14 @@ from llmgw_controller.cli.main import ctl
 PACKAGE = Path(llmgw_controller.__file__).parent
 
 #: From the program's name to the end of the text or of this one of several.
-COMMAND = re.compile(r"llmgwctl ([a-z][^·;(]*)")
+COMMAND = re.compile(r"llmgwctl ([a-z][^·;(|]*)")
+
+
+def filled_in(value: ast.AST) -> str:
+    """A name; of what the mirror's commands make of a version, one of its names."""
+    call = value.value if isinstance(value, ast.FormattedValue) else None
+    name = call.func if isinstance(call, ast.Call) else None
+    return "name@name" if isinstance(name, ast.Name) and name.id == "typed" else "name"
 
 
 def texts(tree: ast.AST):
@@ -25,7 +32,7 @@ def texts(tree: ast.AST):
             docs.add(found.value)
         if isinstance(found, ast.JoinedStr):
             parts.update(found.values)
-            yield "".join(v.value if isinstance(v, ast.Constant) else "name" for v in found.values)  # type: ignore[misc]
+            yield "".join(v.value if isinstance(v, ast.Constant) else filled_in(v) for v in found.values)  # type: ignore[misc]
     for found in ast.walk(tree):
         if isinstance(found, ast.Constant) and isinstance(found.value, str) and found not in docs | parts:
             yield found.value

@@ -65,7 +65,7 @@ async def call_one(address: HostPort, call: Call[T]) -> T:
     link = channel(address)
     try:
         try:
-            await asyncio.wait_for(_connected(link), CONNECT_TIMEOUT_S)
+            await asyncio.wait_for(connected(link), CONNECT_TIMEOUT_S)
         except TimeoutError:
             raise Unavailable(f"{address} timed out", code="timed_out") from None
         try:
@@ -76,7 +76,7 @@ async def call_one(address: HostPort, call: Call[T]) -> T:
         await close_quietly(link)
 
 
-async def _connected(link: grpc.aio.Channel) -> None:
+async def connected(link: grpc.aio.Channel) -> None:
     """Return once the channel is up; a refused connection raises at once instead of being retried."""
     state = link.get_state(try_to_connect=True)
     while state is not grpc.ChannelConnectivity.READY:

@@ -30,6 +30,7 @@ from llmgw_controller.cli import (
 from llmgw_controller.cli.client import NoController
 from llmgw_controller.cli.exits import EXIT_INTERRUPTED, EXIT_NO_DATA
 from llmgw_controller.cli.failure import tell
+from llmgw_controller.cli.mirror import group as mirror
 from llmgw_controller.cli.session import Commands, Session
 from llmgw_controller.cli.terminal import say
 from llmgw_kit.addresses import HostPort, parse_host_ports
@@ -113,7 +114,7 @@ for command in (
     usage.usage,
 ):
     ctl.add_command(command)
-for measured in (weights.weights, bench.bench, capacity.capacity):
+for measured in (weights.weights, mirror.mirror, bench.bench, capacity.capacity):
     ctl.add_command(measured)
 completion.offer_names(ctl)
 

@@ -1,26 +1,31 @@
 """What every command shares: whom to ask, how to print, and the nearest name to a mistyped one."""
 
+import abc
 import asyncio
 import json
 import os
 import sys
-from collections.abc import Callable
-from typing import Any, NoReturn, TypeVar
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Any, Generic, NoReturn, TypeVar
 
 import click
 
-from llmgw_controller.cli.client import Call, call_leader
+from llmgw_controller.cli.client import call_leader
 from llmgw_controller.cli.page import Page
 from llmgw_controller.cli.watch import Watch
 from llmgw_kit.addresses import HostPort
 from llmgw_kit.names import did_you_mean
 
+if TYPE_CHECKING:
+    from llmgw.v1.operator_pb2_grpc import OperatorServiceAsyncStub
+
+S = TypeVar("S")
 T = TypeVar("T")
 Render = Callable[[Page, T], int]
 
 
-class Session:
-    """Where to ask and how to print, from the group's flags."""
+class Asking(abc.ABC, Generic[S]):
+    """Where to ask and how to print, from the group's flags. S: the stub of whom is asked."""
 
     def __init__(
         self, addresses: tuple[HostPort, ...], *, output: str, ascii_only: bool, watch: bool
@@ -31,21 +36,23 @@ class Session:
         self.ascii_only = ascii_only or os.environ.get("LC_ALL") in ("C", "POSIX")
         self.watch = watch
 
-    def ask(self, call: Call[T]) -> T:
+    def ask(self, call: Callable[[S], Awaitable[T]]) -> T:
         """For a command that is done once. Raises click's UsageError where it was to be watched."""
         self.only_once()
         return self.look(call)
 
-    def look(self, call: Call[T]) -> T:
+    @abc.abstractmethod
+    def look(self, call: Callable[[S], Awaitable[T]]) -> T:
         """May be repeated."""
-        return asyncio.run(call_leader(self.addresses, call))
 
     def only_once(self) -> None:
         """A change that is made again every two seconds is nobody's wish."""
         if self.watch:
             raise click.UsageError("--watch goes with the views, such as status, and this is none")
 
-    def show(self, call: Call[T], render: Render[T], to_json: Callable[[T], Any]) -> NoReturn:
+    def show(
+        self, call: Callable[[S], Awaitable[T]], render: Render[T], to_json: Callable[[T], Any]
+    ) -> NoReturn:
         """Ask once and print, and exit with what `render` returns; with --watch again and again."""
         if self.watch:
             Watch(self).run(call, render, to_json)
@@ -57,6 +64,13 @@ class Session:
         else:
             page.print()
         sys.exit(code)
+
+
+class Session(Asking["OperatorServiceAsyncStub"]):
+    """With the controllers, of which the leader is asked."""
+
+    def look(self, call: Callable[["OperatorServiceAsyncStub"], Awaitable[T]]) -> T:
+        return asyncio.run(call_leader(self.addresses, call))
 
 
 class Commands(click.Group):

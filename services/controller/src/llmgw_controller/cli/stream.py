@@ -11,8 +11,12 @@ from llmgw_kit.rpc import error_from
 T = TypeVar("T")
 
 
-async def each(call: Any, take: Callable[[T], None]) -> None:
-    """Until the call ends. `take` may block: nothing more is read meanwhile, and the controller waits.
+async def each(
+    call: Any, take: Callable[[T], None], *, peer: str = "the controller",
+    again: str = "another takes over within the lease's ttl: type it again",
+) -> None:  # fmt: skip
+    """Until the call ends. `take` may block: nothing more is read meanwhile, and the `peer` waits. `again`:
+    what to type when it broke off in the middle.
 
     Before the first message a standby's refusal goes up as it is, so that its leader is asked. After it
     nothing is asked again by itself: what was shown would be shown twice, what was begun begun twice."""
@@ -22,12 +26,11 @@ async def each(call: Any, take: Callable[[T], None]) -> None:
             begun = True
             take(message)
     except grpc.aio.AioRpcError as e:
-        error = error_from(e, peer="the controller")
+        error = error_from(e, peer=peer)
         if not begun or not (isinstance(error, NotLeader) or error.code == "unreachable"):
             raise
         raise Unavailable(
-            "the controller went away in the middle", code="interrupted",
-            next_steps=["another takes over within the lease's ttl: type it again"],
+            f"{peer} went away in the middle", code="interrupted", next_steps=[again],
         ) from None  # fmt: skip
     finally:
         call.cancel()

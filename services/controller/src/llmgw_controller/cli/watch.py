@@ -11,7 +11,7 @@ import json
 import shutil
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any, NoReturn, TextIO, TypeVar
 
 import click
@@ -21,8 +21,7 @@ from llmgw_controller.cli.page import Page
 from llmgw_kit.errors import LlmgwError
 
 if TYPE_CHECKING:
-    from llmgw_controller.cli.client import Call
-    from llmgw_controller.cli.session import Render, Session
+    from llmgw_controller.cli.session import Asking, Render
 
 T = TypeVar("T")
 
@@ -36,14 +35,16 @@ class Watch:
     """One watched view."""
 
     def __init__(
-        self, session: Session, *, out: TextIO | None = None, pause: Callable[[float], None] = time.sleep
+        self, session: Asking[Any], *, out: TextIO | None = None, pause: Callable[[float], None] = time.sleep
     ):
         self._session = session
         self._out = out or sys.stdout
         self._pause = pause
         self._on_screen = self._out.isatty() and session.output != "json"
 
-    def run(self, call: Call[T], render: Render[T], to_json: Callable[[T], Any]) -> NoReturn:
+    def run(
+        self, call: Callable[[Any], Awaitable[T]], render: Render[T], to_json: Callable[[T], Any]
+    ) -> NoReturn:
         """Until Ctrl-C."""
         if self._on_screen:
             self._out.write(ALTERNATE_ON)
@@ -56,7 +57,9 @@ class Watch:
                 self._out.write(ALTERNATE_OFF)
                 self._out.flush()
 
-    def _once(self, call: Call[T], render: Render[T], to_json: Callable[[T], Any]) -> None:
+    def _once(
+        self, call: Callable[[Any], Awaitable[T]], render: Render[T], to_json: Callable[[T], Any]
+    ) -> None:
         page = Page(ascii_only=self._session.ascii_only)
         try:
             answer = self._session.look(call)
