@@ -53,23 +53,24 @@ def check_together(paths: Iterable[str]) -> None:
     seen: dict[str, str] = {}
     folders: dict[str, str] = {}
     for path in paths:
-        folded = _fold(path)
-        if folded in seen:
+        fold = folded(path)
+        if fold in seen:
             raise InvalidRequest(
                 f"path {path!r} is given twice"
-                if seen[folded] == path
-                else f"paths {seen[folded]!r} and {path!r} are one file where case or accents do not count"
+                if seen[fold] == path
+                else f"paths {seen[fold]!r} and {path!r} are one file where case or accents do not count"
             )
-        seen[folded] = path
-        parts = folded.split("/")
+        seen[fold] = path
+        parts = fold.split("/")
         for depth in range(1, len(parts)):
             folders.setdefault("/".join(parts[:depth]), path)
-    for folded, path in seen.items():
-        if folded in folders:
-            raise InvalidRequest(f"path {path!r} is a file, and {folders[folded]!r} needs it as a folder")
+    for fold, path in seen.items():
+        if fold in folders:
+            raise InvalidRequest(f"path {path!r} is a file, and {folders[fold]!r} needs it as a folder")
 
 
-def _fold(path: str) -> str:
+def folded(path: str) -> str:
+    """Equal for paths that are one file where case or accents do not count."""
     return unicodedata.normalize("NFC", unicodedata.normalize("NFC", path).casefold())
 
 
