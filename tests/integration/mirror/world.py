@@ -20,6 +20,7 @@ from llmgw_mirror.adapters.piece_hashes import PieceHashes
 from llmgw_mirror.adapters.store import Store
 from llmgw_mirror.adapters.swarm_http import SwarmHttp
 from llmgw_mirror.composition import Built, build
+from llmgw_mirror.composition_hub import build_hub
 from llmgw_mirror.core.versions import FileView, Source, VersionView, WeightsState
 from llmgw_mirror.service import Mirror
 from llmgw_mirror.settings import MirrorSettings
@@ -115,13 +116,15 @@ async def listening(here: World, *, piece_bytes: int = PIECE_BYTES) -> AsyncIter
         here.mirror, hashes, built.readers, built.reads, answers.served, clock,
         uploads=here.settings.piece_uploads, stall_s=here.settings.send_stall_s,
     )  # fmt: skip
-    app.add_routes([*swarm.routes(), *weights.routes()])
+    hub = build_hub(here.settings, built, answers, clock)
+    app.add_routes([*swarm.routes(), *weights.routes(), *hub.routes()])
     sockets = bind(HostPort("127.0.0.1", 0), flag="--http-listen")
     runner = await telemetry.serve_http(app, sockets, shutdown_s=1.0)
     try:
         yield bound_address(sockets, "127.0.0.1")
     finally:
         await runner.cleanup()
+        hub.close()
         await hashes.close()
 
 

@@ -26,6 +26,7 @@ from llmgw_mirror.adapters.metrics import MirrorCollector
 from llmgw_mirror.adapters.piece_hashes import PieceHashes
 from llmgw_mirror.adapters.swarm_http import SwarmHttp
 from llmgw_mirror.composition import Built, build
+from llmgw_mirror.composition_hub import build_hub
 from llmgw_mirror.settings import MirrorSettings
 
 log = logging.getLogger(__name__)
@@ -82,6 +83,7 @@ async def _serve_on(
         return mirror.ready() if serving else (False, "stopping")
 
     answers = FileAnswers(mirror.content, built.readers, built.reads, stall_s=settings.send_stall_s)
+    hub = build_hub(settings, built, answers, SystemClock())
     weights = WeightsHttp(mirror, answers)
     hashes = PieceHashes(built.store, SystemClock())
     swarm = SwarmHttp(
@@ -99,7 +101,9 @@ async def _serve_on(
     runners = {
         "admin": await _http([*health, metrics], sockets["admin"]),
         "http": await _http(
-            [*health, *swarm.routes(), *weights.routes()], sockets["http"], drain_s=settings.drain_s
+            [*health, *swarm.routes(), *weights.routes(), *hub.routes()],
+            sockets["http"],
+            drain_s=settings.drain_s,
         ),
     }
     if "metrics" in sockets:
@@ -130,6 +134,7 @@ async def _serve_on(
         for name in ("metrics", "http", "admin"):
             if name in runners:
                 await runners[name].cleanup()
+        hub.close()
         record.unlink(missing_ok=True)
 
 

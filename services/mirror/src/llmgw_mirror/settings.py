@@ -88,6 +88,16 @@ class MirrorSettings(ServiceSettings):
     piece_uploads: int = Field(
         16, ge=1, le=1024, description="pieces sent to nodes at once; the rest wait in line"
     )
+    hub_prefix: str = Field(
+        "",
+        pattern=r"^(/[A-Za-z0-9._~-]+)*$",
+        description="path below which the Hub's protocol is offered, such as /hub; it ends HF_ENDPOINT then",
+    )
+    hub_big_bytes: int = Field(
+        50_000_000_000,
+        ge=0,
+        description="newer Hub clients refuse a file above this size if they are told it; so they are not",
+    )
     drain_s: float = Field(30.0, ge=0, description="what nodes are reading may go on for so long at a stop")
     log_level: Literal["debug", "info", "warning", "error"] = "info"
     log_style: Literal["text", "json"] = "text"
