@@ -97,7 +97,7 @@ def test_affinity_without_a_bound_is_noticed(monkeypatch: pytest.MonkeyPatch) ->
     def unbounded(usable: list, rules: Choosing, chance: float, match: object) -> object:  # type: ignore[type-arg]
         for one in usable:
             if one.name in match.worth:  # type: ignore[attr-defined]
-                return picking.Pick(one, picking.PREFIX)
+                return one, picking.PREFIX
         return real(usable, rules, chance, match)  # type: ignore[arg-type]
 
     monkeypatch.setattr(picking, "_matched", unbounded)
@@ -109,7 +109,7 @@ def test_a_pick_that_gives_up_too_early_is_noticed(monkeypatch: pytest.MonkeyPat
 
     def no_panic(*args: object, **more: object) -> object:
         found: Any = real(*args, **more)  # type: ignore[arg-type]
-        return picking.Pick(None, picking.NOBODY) if found.policy == picking.PANIC else found
+        return (None, picking.NOBODY) if found[1] == picking.PANIC else found
 
     monkeypatch.setattr("llmgw_router.relay.choosing.pick", no_panic)
     caught("nobody was picked")

@@ -40,7 +40,7 @@ def spot(name: str, load: int = 0, *, until: float = 0.0, rest: float = 0.0, **m
 def names(spots: list[Spot], *, tried: tuple[Spot, ...] = (), match: Match | None = None) -> set[str | None]:
     field = Field(spots)
     picked = (pick(field, RULES, now=NOW, chance=chance, tried=tried, match=match) for chance in CHANCES)
-    return {one.endpoint.name if one.endpoint else None for one in picked}
+    return {one.name if one else None for one, _ in picked}
 
 
 CASES = {
@@ -83,10 +83,10 @@ def test_an_ejected_one_whose_time_is_over_is_tried_whatever_its_load() -> None:
     field = Field([back, other, low])
     for until, wanted in ((NOW, back), (NOW + 1, other)):
         back.avoid_until = until
-        assert pick(field, RULES, now=NOW, chance=0.5, ejected=[back]).endpoint is wanted
-    assert pick(field, RULES, now=NOW, chance=0.5, ejected=[back], tried=[back]).endpoint is other
+        assert pick(field, RULES, now=NOW, chance=0.5, ejected=[back])[0] is wanted
+    assert pick(field, RULES, now=NOW, chance=0.5, ejected=[back], tried=[back])[0] is other
     # Nobody is tried in a tier that is not needed.
-    assert pick(field, RULES, now=NOW, chance=0.5, ejected=[low]).endpoint is other
+    assert pick(field, RULES, now=NOW, chance=0.5, ejected=[low])[0] is other
 
 
 def test_a_slow_one_gets_a_part_of_its_weight_and_no_prefixes() -> None:
@@ -108,7 +108,7 @@ def test_many_are_compared_two_at_a_time() -> None:
     field = Field(spots)
     counts: Counter[str] = Counter()
     for n in range(10_000):
-        endpoint = pick(field, RULES, now=0.0, chance=n / 10_000).endpoint
+        endpoint = pick(field, RULES, now=0.0, chance=n / 10_000)[0]
         assert endpoint is not None
         counts[endpoint.name] += 1
     # The worst is picked only against itself, which cannot happen: the two are different.
@@ -140,7 +140,7 @@ def test_no_pick_looks_at_more_than_a_few_however_many_there_are(match: Match | 
     tier.looks = []
     field.tiers = (tier,)
     for chance in CHANCES:
-        assert pick(field, RULES, now=0.0, chance=chance, match=match).endpoint is not None
+        assert pick(field, RULES, now=0.0, chance=chance, match=match)[0] is not None
         assert 2 <= sum(tier.looks) <= 2 * DRAWS
         tier.looks.clear()
 

@@ -7,6 +7,7 @@ from llmgw_router.core.errors import reason
 from llmgw_router.core.heads import block, event_stream_type
 
 if TYPE_CHECKING:
+    from llmgw_router.relay.known_heads import AnswerHead
     from llmgw_router.relay.upstream import UpstreamConnection
 
 
@@ -46,23 +47,6 @@ def answer_head(
     length: int | None,
 ) -> bytes:
     """Status line and headers, hop-by-hop ones rebuilt. `length`: of the whole body, where it is at hand."""
-    known = connection.known
-    if (
-        known is not None
-        and framing == BY_LENGTH
-        and keep
-        and not http10
-        and not cold
-        and connection.head is known.head
-    ):
-        if not known.prefix:
-            known.prefix = _prefix(connection)
-        return b"%bcontent-length: %b\r\nx-request-id: %b\r\n%b\r\n\r\n" % (
-            known.prefix,
-            connection.length or b"0",
-            request_id,
-            date,
-        )
     status = connection.status
     lines = _told_by_engine(connection, cold=cold)
     if framing == BY_CHUNKS:
@@ -105,6 +89,9 @@ def _told_by_engine(connection: "UpstreamConnection", *, cold: bool) -> list[byt
     return lines
 
 
-def _prefix(connection: "UpstreamConnection") -> bytes:
+def told_again(connection: "UpstreamConnection", known: "AnswerHead") -> bytes:
+    """The beginning of the head of an answer in one piece: the same for each that an engine begins as this
+    one. Kept with what is known of those; behind it come the length, the id and the date."""
     lines = _told_by_engine(connection, cold=False)
-    return b"%b%b%b" % (_status_line(connection.status), block(connection.head), block(lines))
+    known.prefix = b"%b%b%b" % (_status_line(connection.status), block(connection.head), block(lines))
+    return known.prefix

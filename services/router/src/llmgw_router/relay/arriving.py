@@ -37,13 +37,13 @@ from llmgw_router.relay.acceptance import too_large, unacceptable
 from llmgw_router.relay.cors import allowed
 from llmgw_router.relay.exchange import Exchange
 from llmgw_router.relay.hub import Hub
-from llmgw_router.relay.known_heads import RequestHead, keep, left_out_length, split
+from llmgw_router.relay.known_heads import Around, RequestHead, keep, left_out_length, split
 from llmgw_router.relay.upgrades import go_on_behind, may_be_ignored
 
 _FIELDS = Fields(REQUEST, REQ_DROP)
 _known = _FIELDS.known.get
 #: Of all clients of this worker (relay/known_heads.py).
-_HEADS: dict[bytes, RequestHead] = {}
+_HEADS: dict[Around, RequestHead] = {}
 _CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 
 
@@ -55,6 +55,7 @@ class Arriving(asyncio.Protocol):
         "_deaf",
         "_head_bytes",
         "_head_done",
+        "_last",
         "_lines",
         "_put_off",
         "_ready",
@@ -87,6 +88,8 @@ class Arriving(asyncio.Protocol):
         self._head_bytes = 0
         self._head_done = False
         self._body: bytes | bytearray = b""
+        #: The head of the last request here that came in one piece; most clients say it again.
+        self._last: RequestHead | None = None
         #: When what arrives now began, and when something last did; in the coarse clock.
         self.began = self.touched = hub.now
 
@@ -252,8 +255,9 @@ class Arriving(asyncio.Protocol):
                 if (
                     known is not None
                     and len(whole[1]) <= limits.max_body_bytes
-                    and len(whole[0]) <= limits.max_head_bytes
+                    and known.size <= limits.max_head_bytes
                 ):
+                    self._last = known
                     self._ready.append(self._again(known, whole[1]))
                     return
         queued = len(self._ready)
@@ -324,12 +328,17 @@ class Arriving(asyncio.Protocol):
         exchange.host = known.host
         exchange.head = known.head
         exchange.private = known.private
+        entry = known.entry
+        if entry is not None:
+            exchange.path = known.url
+            exchange.entry = entry
+            exchange.dialect = entry.dialect
         exchange.has_body = True
         exchange.body = body
         exchange.body_bytes = len(body)
         return exchange
 
-    def _remember(self, key: bytes, exchange: Exchange) -> None:
+    def _remember(self, around: Around, exchange: Exchange) -> None:
         """Keep its head, if it says nothing that is for one request only or that settings decide about."""
         if (
             exchange.keep
@@ -343,11 +352,14 @@ class Arriving(asyncio.Protocol):
             and exchange.content_encoding is None
             and exchange.expects is None
             and exchange.transfer is None
-            and left_out_length(key)
-            and b"\norigin:" not in key.lower()
+            and left_out_length(around)
+            and b"\norigin:" not in around[0].lower()
+            and b"\norigin:" not in around[1].lower()
         ):
-            made = RequestHead(exchange.method, exchange.url, exchange.host, exchange.head, exchange.private)
-            keep(_HEADS, key, made)
+            made = RequestHead(
+                around, exchange.method, exchange.url, exchange.host, exchange.head, exchange.private
+            )
+            keep(_HEADS, around, made)
 
     def refuse_next(self, kind: Kind, message: str) -> None:
         """Give up on what is arriving: it is answered with this in its turn, and that is the last."""

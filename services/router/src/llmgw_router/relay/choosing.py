@@ -41,10 +41,11 @@ class Chooser:
         self._requests = 0
         self._budget = RetryBudget(rules.retry_share, rules.retry_min_per_s, 0.0)
         self._prefixes = PrefixMap(rules.prefix_entries)
-        #: By model and pools: the endpoints they were made of, and what picks are made from.
+        #: By model and pools: the endpoints they were made of, what picks are made from, and the scope of
+        #: prompts without a tenant.
         self._fields: dict[
             tuple[str | None, tuple[str, ...] | None],
-            tuple[tuple[EngineEndpoint, ...], Field[EngineEndpoint]],
+            tuple[tuple[EngineEndpoint, ...], Field[EngineEndpoint], int],
         ] = {}
         self._kept: deque[Decision] = deque()
         self.reconfigure(rules)
@@ -56,6 +57,7 @@ class Chooser:
         self._prefixes.resize(rules.prefix_entries)
         self._header = None if not rules.session_header else f"{rules.session_header.lower()}:".encode()
         self._reads = rules.prefix_affinity or bool(rules.session_fields)
+        self._names = tuple(rules.session_fields)
         self._keeps = rules.keep_decisions > 0
         self._kept = deque(self._kept, maxlen=rules.keep_decisions)
 
@@ -72,8 +74,8 @@ class Chooser:
             only = endpoints[0]
             exchange.policy = ONLY
             if only.resting_until <= self._hub.now:
-                if self._is_told(exchange):
-                    self._note(exchange, self._field(exchange, endpoints), only)
+                if self._keeps or self._may_see(exchange):
+                    self._note(exchange, self._field(exchange, endpoints)[1], only)
                 return only
         return self._pick(exchange, endpoints)
 
@@ -113,8 +115,12 @@ class Chooser:
 
     def _pick(self, exchange: "Exchange", endpoints: "tuple[EngineEndpoint, ...]") -> "EngineEndpoint | None":
         hub = self._hub
-        field = self._field(exchange, endpoints)
-        match = self._match(exchange) if field.contested else None
+        pools = exchange.profile.pools
+        known = self._fields.get((exchange.model, pools))
+        if known is None or known[0] is not endpoints:
+            known = self._field(exchange, endpoints)
+        field = known[1]
+        match = self._match(exchange, known[2]) if field.contested else None
         out = hub.warden.out
         found, policy = pick(
             field,
@@ -132,25 +138,29 @@ class Chooser:
             hub.counters[_SESSION] += 1
         elif policy is PANIC:
             hub.counters[_PANIC] += 1
-        if self._is_told(exchange):
+        if self._keeps or self._may_see(exchange):
             self._note(exchange, field, found)
         return found
 
     def _field(
         self, exchange: "Exchange", endpoints: "tuple[EngineEndpoint, ...]"
-    ) -> "Field[EngineEndpoint]":
+    ) -> "tuple[tuple[EngineEndpoint, ...], Field[EngineEndpoint], int]":
         pools = exchange.profile.pools
         known = self._fields.get((exchange.model, pools))
         if known is not None and known[0] is endpoints:
-            return known[1]
-        made = Field([one for one in endpoints if pools is None or one.row.pool in pools])
+            return known
+        made = (
+            endpoints,
+            Field([one for one in endpoints if pools is None or one.row.pool in pools]),
+            scope_of(pools, exchange.model or "", None),
+        )
         if self._is_part(exchange, endpoints):
             # What goes on at one replica must not push out what is known of them all.
             return made
         if len(self._fields) > 2 * len(self._hub.routes.targets) + 64:
             # Models that are gone.
             self._fields.clear()
-        self._fields[exchange.model, pools] = (endpoints, made)
+        self._fields[exchange.model, pools] = made
         return made
 
     def _is_part(self, exchange: "Exchange", endpoints: "tuple[EngineEndpoint, ...]") -> bool:
@@ -158,10 +168,10 @@ class Chooser:
         target = None if exchange.model is None else self._hub.routes.targets.get(exchange.model)
         return target is not None and target.endpoints is not endpoints
 
-    def _match(self, exchange: "Exchange") -> Match | None:
+    def _match(self, exchange: "Exchange", scope: int) -> Match | None:
         match = exchange.match
         if match is None:
-            match = exchange.match = self._read(exchange)
+            match = exchange.match = self._read(exchange, scope)
             if match is None:
                 return None
         if match.policy is SESSION:
@@ -170,8 +180,8 @@ class Chooser:
             self._prefixes.find(match, self.rules)
         return match
 
-    def _read(self, exchange: "Exchange") -> Match | None:
-        """What the request says of its session or its prompt."""
+    def _read(self, exchange: "Exchange", scope: int) -> Match | None:
+        """What the request says of its session or its prompt. `scope`: of who has no tenant."""
         rules = self.rules
         session = None if self._header is None else _header_of(exchange, self._header)
         text = None
@@ -185,25 +195,28 @@ class Chooser:
             prompt = prompts.read(exchange.body) if rules.prefix_affinity else prompts.names(exchange.body)
             if prompt is not None:
                 text = prompt.text
-                for name in rules.session_fields:
-                    value = prompt.user if name == "user" else prompt.prompt_cache_key
-                    if value:
-                        session = value.encode()
-                        break
+                if prompt.prompt_cache_key or prompt.user:
+                    session = self._named(prompt)
         if session is None and not text:
             return None
         key = exchange.key
-        scope = scope_of(exchange.profile.pools, exchange.model or "", None if key is None else key.tenant)
+        if key is not None and key.tenant is not None:
+            scope = scope_of(exchange.profile.pools, exchange.model or "", key.tenant)
         if session is not None:
             at = session_key(session, scope)
             return Match((at,), at & 0xFFFFFFFF, SESSION)
         chain = chain_of(text or b"", scope)
         return Match(chain, chain[0] & 0xFFFFFFFF, PREFIX) if chain else None
 
-    # --- why
+    def _named(self, prompt: prompts.Prompt) -> bytes | None:
+        """The session that its body names, by the first of the members that count as one."""
+        for name in self._names:
+            value = prompt.user if name == "user" else prompt.prompt_cache_key
+            if value:
+                return value.encode()
+        return None
 
-    def _is_told(self, exchange: "Exchange") -> bool:
-        return self._keeps or self._may_see(exchange)
+    # --- why
 
     def _may_see(self, exchange: "Exchange") -> bool:
         key = exchange.key
@@ -242,7 +255,7 @@ class Chooser:
         """Every endpoint has asked to be left alone, or none is in a pool that the request may use (W12).
 
         The number of `Retry-After` stands in the text too (HO10)."""
-        usable = self._field(exchange, endpoints).endpoints
+        usable = self._field(exchange, endpoints)[1].endpoints
         wait_s = earliest(usable, self._hub.now)
         seconds = errors.retry_after(wait_s)
         if wait_s is not None and self._is_part(exchange, endpoints):
@@ -268,7 +281,13 @@ class Chooser:
 def _header_of(exchange: "Exchange", name: bytes) -> bytes | None:
     lines = exchange.head
     known = exchange.known
-    if name not in (b"\n".join(lines).lower() if known is None else known.low):
+    if known is not None and exchange.head is known.head:
+        if known.lacks == name:
+            return None
+        if name not in known.low:
+            known.lacks = name
+            return None
+    elif name not in b"\n".join(lines).lower():
         # As nearly always, and much cheaper than looking at each line.
         return None
     size = len(name)

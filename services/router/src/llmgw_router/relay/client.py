@@ -9,6 +9,7 @@ import struct
 
 from llmgw_router.relay.arriving import Arriving
 from llmgw_router.relay.hub import Hub
+from llmgw_router.relay.known_heads import RequestHead, again
 from llmgw_router.relay.request import Request
 
 #: Bytes of later requests kept while one is answered; beyond, the socket is not read.
@@ -73,6 +74,11 @@ class ClientConnection(Arriving):
     def data_received(self, data: bytes) -> None:
         if self._deaf:
             return
+        last = self._last
+        if last is not None and self.current is None and self.parsing is None and not self._head_bytes:
+            body = again(last, data)
+            if body is not None and self._at_once(last, body):
+                return
         if self.current is not None:
             self._ahead += data
             if len(self._ahead) > _AHEAD_BYTES:
@@ -82,6 +88,23 @@ class ClientConnection(Arriving):
         self._feed(data)
         if self._ready:
             self.pump()
+
+    def _at_once(self, last: RequestHead, body: bytes) -> bool:
+        """Begin what the connection has sent again, with another body. False: it takes the long way."""
+        hub = self.hub
+        limits = hub.limits
+        if (
+            len(body) > limits.max_body_bytes
+            or last.size > limits.max_head_bytes
+            or self._ready
+            or self._pumping
+            or self.closing is not None
+        ):
+            return False
+        self.began = self.touched = hub.now
+        exchange = self.current = self._again(last, body)
+        hub.begin(exchange)
+        return True
 
     def pump(self) -> None:
         """Answer what is ready, one after the other; a loop, since refusals end at once."""

@@ -69,7 +69,7 @@ class Ending(Relaying):
     )
 
     def __init__(self, client: "ClientConnection") -> None:
-        super().__init__(client)
+        Relaying.__init__(self, client)
         self.phase: int = ARRIVING
         #: CLOCK_MONOTONIC when it was whole and its way was chosen; 0 before.
         self.started_ns = 0

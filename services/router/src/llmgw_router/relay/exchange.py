@@ -64,7 +64,8 @@ class Exchange(Ending):
     started: float
 
     def __init__(self, client: "ClientConnection") -> None:
-        super().__init__(client)
+        # By name, as in its bases: `super()` costs as much as all these fields.
+        Ending.__init__(self, client)
         #: Asked again after it had been sent once.
         self.resent = False
         #: Where the model's name stands in the body, if that is known.
@@ -113,7 +114,8 @@ class Exchange(Ending):
         self.sent_ns = now_ns
         if self.phase == HELD:
             self.held_ns = now_ns - self.started_ns - self.queued_ns
-        if endpoint.ejected or self.match is not None:
+        match = self.match
+        if endpoint.ejected or (match is not None and match.settled != endpoint.name):
             self.hub.choosing.departs(self, endpoint)
         idle = endpoint.idle
         while idle:

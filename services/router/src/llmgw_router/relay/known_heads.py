@@ -11,6 +11,8 @@ Nothing that is kept is ever changed: who adds a line to a head makes a list of 
 
 from typing import Final
 
+from llmgw_router.core.routes import HOT
+
 #: Longer heads are read each time, and no more are kept at once: a few megabytes at most.
 MOST_HEAD_BYTES: Final = 2048
 MOST: Final = 1024
@@ -22,16 +24,44 @@ _FIELD: Final = b"\r\ncontent-length: "
 _MOST_DIGITS: Final = 9
 
 
+#: The bytes of a head before the digits of its length, and behind them to its end.
+Around = tuple[bytes, bytes]
+
+
 class RequestHead:
     """What llhttp and the client connection made of a request's head."""
 
-    __slots__ = ("block", "head", "host", "low", "method", "private", "url")
+    __slots__ = (
+        "after",
+        "before",
+        "block",
+        "entry",
+        "head",
+        "host",
+        "lacks",
+        "low",
+        "method",
+        "private",
+        "size",
+        "url",
+    )
 
     def __init__(
-        self, method: bytes, url: bytes, host: bytes | None, head: list[bytes], private: list[bytes] | None
+        self,
+        around: Around,
+        method: bytes,
+        url: bytes,
+        host: bytes | None,
+        head: list[bytes],
+        private: list[bytes] | None,
     ) -> None:
+        self.before, self.after = around
+        #: Bytes of the head, less the digits of its length and its end.
+        self.size = len(self.before) + len(self.after) - len(_END)
         self.method = method
         self.url = url
+        #: What the target stands for, if it is written as the table of routes writes it.
+        self.entry = HOT.get(url)
         self.host = host
         self.head = head
         self.private = private
@@ -39,15 +69,29 @@ class RequestHead:
         self.block = b"\r\n".join(head) + b"\r\n" if head else b""
         #: The same in small letters, for who looks for a name.
         self.low = self.block.lower()
+        #: A name that was looked for in vain, colon included; b"": none was.
+        self.lacks = b""
 
 
 class AnswerHead:
     """The same of an answer's."""
 
-    __slots__ = ("accel", "cache", "content_type", "encoding", "head", "location", "prefix", "status")
+    __slots__ = (
+        "accel",
+        "after",
+        "before",
+        "cache",
+        "content_type",
+        "encoding",
+        "head",
+        "location",
+        "prefix",
+        "status",
+    )
 
     def __init__(
         self,
+        around: Around,
         status: int,
         head: list[bytes],
         content_type: bytes | None,
@@ -56,6 +100,7 @@ class AnswerHead:
         accel: bytes | None,
         location: bytes | None,
     ) -> None:
+        self.before, self.after = around
         self.status = status
         self.head = head
         self.content_type = content_type
@@ -67,8 +112,8 @@ class AnswerHead:
         self.prefix = b""
 
 
-def split(data: bytes) -> tuple[bytes, bytes] | None:
-    """One whole message: its head less the digits of its length, and its body. None: `data` is not that,
+def split(data: bytes) -> tuple[Around, bytes] | None:
+    """One whole message: its head around the digits of its length, and its body. None: `data` is not that,
     or not so plainly that it can be told."""
     end = data.find(_END, 0, MOST_HEAD_BYTES)
     if end < 0:
@@ -81,17 +126,39 @@ def split(data: bytes) -> tuple[bytes, bytes] | None:
     digits = data[at:stop]
     if not digits.isdigit() or len(digits) > _MOST_DIGITS or len(data) - end - len(_END) != int(digits):
         return None
-    return data[:at] + data[stop:end], data[end + len(_END) :]
+    return (data[:at], data[stop : end + len(_END)]), data[end + len(_END) :]
 
 
-def left_out_length(key: bytes) -> bool:
-    """Whether the digits that `split` left out of this key are those of `content-length` itself."""
-    at = key.find(_MARK) + len(_MARK)
-    return key[max(0, at - len(_FIELD)) : at].lower() == _FIELD
+def again(known: RequestHead | AnswerHead, data: bytes) -> bytes | None:
+    """The body of a message with this very head but for its length; None: it is not that.
+
+    What `split` would find and the table with it, where the same connection says the same again: the length
+    follows from the size of the whole, so that two comparisons do for two searches."""
+    before, after = known.before, known.after
+    at = len(before)
+    if data[:at] != before:
+        return None
+    rest = len(data) - at - len(after)
+    width = len(str(rest))
+    size = rest - width
+    digits = b"%d" % size
+    if len(digits) != width:
+        # Its digits are one fewer than those of itself and them.
+        size += 1
+        digits = b"%d" % size
+        if len(digits) != width - 1:
+            return None
+    begin = len(data) - size
+    return data[begin:] if data[at:begin] == digits + after else None
 
 
-def keep(known: "dict[bytes, RequestHead] | dict[bytes, AnswerHead]", key: bytes, made: object) -> None:
+def left_out_length(around: Around) -> bool:
+    """Whether the digits that `split` left out are those of `content-length` itself."""
+    return around[0][-len(_FIELD) :].lower() == _FIELD
+
+
+def keep(known: "dict[Around, RequestHead] | dict[Around, AnswerHead]", around: Around, made: object) -> None:
     """Remember one; when there are too many, all are forgotten, which costs each its next reading."""
     if len(known) >= MOST:
         known.clear()
-    known[key] = made  # type: ignore[assignment]
+    known[around] = made  # type: ignore[assignment]

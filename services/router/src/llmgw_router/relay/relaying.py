@@ -3,7 +3,7 @@
 from typing import TYPE_CHECKING
 
 from llmgw_router.core.events import EventTail
-from llmgw_router.relay.answer import BY_CHUNKS, BY_CLOSE, answer_head, framing_of
+from llmgw_router.relay.answer import BY_CHUNKS, BY_CLOSE, BY_LENGTH, answer_head, framing_of, told_again
 from llmgw_router.relay.cors import shown
 from llmgw_router.relay.heartbeat import NEVER, go_on
 from llmgw_router.relay.request import Request
@@ -11,6 +11,7 @@ from llmgw_router.relay.slots import COUNTER
 
 if TYPE_CHECKING:
     from llmgw_router.relay.client import ClientConnection
+    from llmgw_router.relay.known_heads import AnswerHead
     from llmgw_router.relay.upstream import UpstreamConnection
 
 _STREAMS = COUNTER["streams"]
@@ -33,7 +34,7 @@ class Relaying(Request):
     )
 
     def __init__(self, client: "ClientConnection") -> None:
-        super().__init__(client)
+        Request.__init__(self, client)
         #: The client has seen a status: there is no other answer any more.
         self.head_sent = False
         #: A status of ours has left, so that a client that waits could be told so; no answer has.
@@ -62,6 +63,12 @@ class Relaying(Request):
         # From here on it is not sent again, and a stream may last for an hour.
         self.body = b""
         self.status = connection.status
+        if (
+            whole
+            and connection.known is not None
+            and self._said_before(connection.known, connection, payload)
+        ):
+            return
         self.framing = framing = framing_of(connection, http10=self.http10, whole=whole)
         if framing == BY_CLOSE or self.hub.draining:
             self.keep = False
@@ -94,6 +101,36 @@ class Relaying(Request):
                 self.client.transport.write(b"%b%x\r\n%b%b" % (head, len(payload), payload, end))
         else:
             self.client.transport.write(head + payload)
+
+    def _said_before(self, known: "AnswerHead", connection: "UpstreamConnection", payload: bytes) -> bool:
+        """Answer in one piece, with a head that has left before. False: it has to be made anew, since the
+        answer was changed or this client is to be told something else."""
+        if (
+            connection.head is not known.head
+            or connection.is_stream
+            or self.http10
+            or not self.keep
+            or self.dialect is None
+            or self.origin is not None
+            or self.hub.draining
+            or self.method == b"HEAD"
+        ):
+            return False
+        self.framing = BY_LENGTH
+        size = len(payload)
+        self.bytes_out += size
+        self.chunks = 1
+        self.client.transport.write(
+            b"%bcontent-length: %d\r\nx-request-id: %b\r\n%b\r\n\r\n%b"
+            % (
+                known.prefix or told_again(connection, known),
+                size,
+                self.request_id or b"",
+                self.hub.date,
+                payload,
+            )
+        )
+        return True
 
     def pass_on(self, payload: bytes, *, last: bool = False) -> None:
         """Send a part of the body; with `last` also the end of its framing."""

@@ -97,6 +97,9 @@ class Request:
 
     def normalise(self) -> None:
         """Find the one meaning of the target, and drop what Connection names. Raises BadPath."""
+        if self.entry is not None:
+            # With its head, which was read before and names nothing.
+            return
         entry = HOT.get(self.url)
         if entry is not None:
             self.path = self.url

@@ -26,7 +26,7 @@ from llmgw_router.core.heads import (
     named_by_connection,
     without,
 )
-from llmgw_router.relay.known_heads import AnswerHead, keep, left_out_length, split
+from llmgw_router.relay.known_heads import AnswerHead, Around, again, keep, left_out_length, split
 
 if TYPE_CHECKING:
     from llmgw_router.relay.endpoint import Endpoint
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from llmgw_router.relay.hub import Hub
 
 #: Of all engines (relay/known_heads.py).
-_ANSWERS: dict[bytes, AnswerHead] = {}
+_ANSWERS: dict[Around, AnswerHead] = {}
 _FIELDS = Fields(RESPONSE, RES_DROP)
 _known = _FIELDS.known.get
 #: What Connection says nearly always; names no header.
@@ -62,6 +62,7 @@ class UpstreamConnection(asyncio.Protocol):
         "_hop_names",
         "_interim",
         "_keep",
+        "_last",
         "_parser",
         "_parts",
         "_transfer",
@@ -98,6 +99,8 @@ class UpstreamConnection(asyncio.Protocol):
         self.idle_since = 0.0
         self._parser = httptools.HttpResponseParser(self)
         self._parts: list[bytes] = []
+        #: The head of the last answer here that came in one piece; most engines say it again.
+        self._last: AnswerHead | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = transport  # type: ignore[assignment]
@@ -224,16 +227,20 @@ class UpstreamConnection(asyncio.Protocol):
         if not self.responded:
             self.responded = True
             if exchange.method != b"HEAD":
-                whole = split(data)
-                if whole is not None:
-                    known = _ANSWERS.get(whole[0])
-                    if known is not None:
-                        self._again(known, len(whole[1]))
-                        try:
-                            self._finish(exchange, whole[1], keep=True)
-                        except Exception:
-                            exchange.hub.bug(exchange)
-                        return
+                known = self._last
+                body = None if known is None else again(known, data)
+                if body is None:
+                    whole = split(data)
+                    if whole is not None:
+                        known, body = _ANSWERS.get(whole[0]), whole[1]
+                if known is not None and body is not None:
+                    self._last = known
+                    self._again(known, len(body))
+                    try:
+                        self._finish(exchange, body, keep=True)
+                    except Exception:
+                        exchange.hub.bug(exchange)
+                    return
         broken: str | None = None
         try:
             self._parser.feed_data(data)
@@ -285,15 +292,16 @@ class UpstreamConnection(asyncio.Protocol):
         self.is_stream = self.until_close = False
         self.head_done = self.done = True
 
-    def _remember(self, key: bytes) -> None:
+    def _remember(self, around: Around) -> None:
         if (
             self.length is not None
             and not self.is_stream
             and not self._transfer
             and self.status not in (204, 304)
-            and left_out_length(key)
+            and left_out_length(around)
         ):
             made = AnswerHead(
+                around,
                 self.status,
                 self.head,
                 self.content_type,
@@ -302,7 +310,7 @@ class UpstreamConnection(asyncio.Protocol):
                 self.accel,
                 self.location,
             )
-            keep(_ANSWERS, key, made)
+            keep(_ANSWERS, around, made)
 
     def _finish(self, exchange: "Exchange", payload: bytes, *, keep: bool) -> None:
         if self.status in _SPECIAL and not exchange.answer_wanted(self):

@@ -27,17 +27,23 @@ CUTS: Final = (
     *range(40 * 1024, 128 * 1024 + 1, 8 * 1024),
 )
 _PIECES: Final = tuple(slice(begin, end) for begin, end in zip((0, *CUTS), CUTS, strict=False))
+#: By the number of cuts that a text reaches: its pieces.
+_PIECES_OF: Final = tuple(_PIECES[:many] for many in range(len(CUTS) + 1))
 #: As much of a prompt as is ever looked at.
 MOST_BYTES: Final = CUTS[-1]
 
 #: A prefix may be known to this many endpoints: a busy one spills over, and comes back.
 _OWNERS: Final = 4
 
+#: Of a prompt that nobody knows. Shared, and never changed.
+_NOBODY: Final[Mapping[str, float]] = {}
+_NOT_FRESH: Final[tuple[int, tuple[str, ...]]] = (0, ())
+
 
 class Match:
     """What is known of one prompt or session, for picking.pick."""
 
-    __slots__ = ("chain", "depths", "fresh", "place", "policy", "worth")
+    __slots__ = ("chain", "depths", "fresh", "place", "policy", "settled", "worth")
 
     def __init__(self, chain: Sequence[int], place: int, policy: str) -> None:
         #: Keys of the map, shortest prefix first; empty where nothing can be learnt.
@@ -47,11 +53,13 @@ class Match:
         #: How a pick is called that `worth` has decided.
         self.policy = policy
         #: Endpoint -> requests of load that what it knows outweighs.
-        self.worth: Mapping[str, float] = {}
+        self.worth = _NOBODY
         #: Endpoint -> how many of `chain` it knows. None: this is no prompt.
         self.depths: Mapping[str, int] | None = None
         #: How many keys, from the first on, are fresh in the map, all with these same owners.
-        self.fresh: tuple[int, tuple[str, ...]] = (0, ())
+        self.fresh = _NOT_FRESH
+        #: The endpoint for which there is nothing to learn: it was sent all of it, and last. None: nobody is.
+        self.settled: str | None = None
 
 
 @lru_cache(maxsize=4096)
@@ -65,7 +73,11 @@ def chain_of(text: bytes, scope: int) -> list[int]:
     """Keys of the prefixes of `text`, shortest first; what lies behind the last cut is left out."""
     value = scope
     high = scope << 32
-    return [high | (value := crc32(text[piece], value)) for piece in _PIECES[: bisect_right(CUTS, len(text))]]
+    chain: list[int] = []
+    for piece in _PIECES_OF[bisect_right(CUTS, len(text))]:
+        value = crc32(text[piece], value)
+        chain.append(high | value)
+    return chain
 
 
 def session_key(session: bytes, scope: int) -> int:
@@ -94,6 +106,26 @@ class PrefixMap:
 
     def find(self, match: Match, rules: Choosing) -> None:
         """Fill in who knows how much of it."""
+        chain = match.chain
+        young = self._young.get
+        owners = young(chain[0])
+        if owners is not None:
+            for key in chain:
+                if young(key) is not owners:
+                    break
+            else:
+                # As nearly always where it is known at all: the whole of it, to the same ones.
+                known = len(chain)
+                match.depths = dict.fromkeys(owners, known)
+                match.worth = dict.fromkeys(owners, CUTS[known - 1] * rules.prefix_worth / 1024)
+                match.fresh = (known, owners)
+                match.settled = owners[0]
+                return
+        self._find_parts(match, rules)
+
+    def _find_parts(self, match: Match, rules: Choosing) -> None:
+        """The same where one knows more of it than another, or not all is known, or not lately."""
+        match.settled = None
         young, old = self._young.get, self._old.get
         depths: dict[str, int] = {}
         last: tuple[str, ...] | None = None

@@ -7,7 +7,7 @@ are drawn.
 """
 
 from collections.abc import Container, Iterable, Sequence
-from typing import Final, Generic, NamedTuple, Protocol, TypeVar
+from typing import Final, Generic, Protocol, TypeVar
 
 from llmgw_router.core.choosing.affinity import Match
 from llmgw_router.core.config import Choosing
@@ -76,11 +76,8 @@ class Field(Generic[C]):
         self.by_name: dict[str, C] = {endpoint.name: endpoint for endpoint in self.endpoints}
 
 
-class Pick(NamedTuple, Generic[C]):
-    """`endpoint` is None only with NOBODY."""
-
-    endpoint: C | None
-    policy: str
+#: The endpoint, and the rule; None only with NOBODY. A plain tuple: a named one costs a call to make.
+Pick = tuple[C | None, str]
 
 
 def pick(
@@ -91,7 +88,7 @@ def pick(
     chance: float,
     match: Match | None = None,
     tried: Container[C] = (),
-    ejected: Iterable[C] = (),
+    ejected: Sequence[C] = (),
 ) -> Pick[C]:
     """The best endpoint of the first tier that has a usable one.
 
@@ -99,29 +96,41 @@ def pick(
     did not ask to be left alone: a failing engine may have recovered, an empty answer surely fails.
     `ejected`: those of the field that are, few as they are.
     """
-    due = [c for c in ejected if c.avoid_until <= now and c not in tried]
+    due = [c for c in ejected if c.avoid_until <= now and c not in tried] if ejected else None
     for tier in field.tiers:
+        usable: Sequence[C]
         if len(tier) <= SCAN_UP_TO:
-            usable = [c for c in tier if c.avoid_until <= now and c not in tried]
+            usable = _usable(tier, now, tried)
         else:
             usable = _drawn(tier, now, chance, tried, match)
         if usable and due:
             mine = [c for c in due if c.tier == tier[0].tier]
             if mine and not tried:
-                return Pick(mine[0], TRIAL)
+                return mine[0], TRIAL
             # A request that has failed once has done its part: its second try goes where answers come from.
             usable = [c for c in usable if c not in mine] or usable
         if usable:
             if match is None:
-                return Pick(_least(usable, chance), LOAD)
+                return _least(usable, chance), LOAD
             if len(tier) > SCAN_UP_TO:
-                usable = _with_owners(usable, field, tier[0].tier, match, now, tried)
+                usable = _with_owners(list(usable), field, tier[0].tier, match, now, tried)
             return _matched(usable, rules, chance, match)
     for tier in field.tiers:
         asking = [c for c in tier if c.resting_until <= now and c not in tried]
         if asking:
-            return Pick(_least(asking, chance), PANIC)
-    return Pick(None, NOBODY)
+            return _least(asking, chance), PANIC
+    return None, NOBODY
+
+
+def _usable(tier: Sequence[C], now: float, tried: Container[C]) -> Sequence[C]:
+    """Those that nobody avoids and that were not tried; the tier itself where that is all of it."""
+    if not tried:
+        for c in tier:
+            if c.avoid_until > now:
+                break
+        else:
+            return tier
+    return [c for c in tier if c.avoid_until <= now and c not in tried]
 
 
 def earliest(endpoints: Iterable[Candidate], now: float) -> float | None:
@@ -145,8 +154,13 @@ def _least(usable: Sequence[C], chance: float) -> C:
 
 
 def _matched(usable: Sequence[C], rules: Choosing, chance: float, match: Match) -> Pick[C]:
-    loads = [(c.outstanding() + 1) / c.share for c in usable]
-    least = min(loads)
+    loads: list[float] = []
+    least = 0.0
+    for candidate in usable:
+        load = (candidate.outstanding() + 1) / candidate.share
+        loads.append(load)
+        if load < least or not least:
+            least = load
     worth = match.worth
     if worth:
         # Beyond this the load decides, whatever is known where (HO23).
@@ -160,13 +174,13 @@ def _matched(usable: Sequence[C], rules: Choosing, chance: float, match: Match) 
                 if value > gain:
                     best, gain = candidate, value
         if best is not None:
-            return Pick(best, match.policy)
+            return best, match.policy
     # Nobody knows it, or those who do are too busy: the load decides, tree sizes and the like never do.
     near = [c for c, load in zip(usable, loads, strict=True) if load <= least * _NEARLY]
     if len(near) == 1:
-        return Pick(near[0], LOAD)
+        return near[0], LOAD
     place = match.place
-    return Pick(max(near, key=lambda c: ((place ^ c.salt) * 0x9E3779B1 & 0xFFFFFFFF, c.name)), PLACE)
+    return max(near, key=lambda c: ((place ^ c.salt) * 0x9E3779B1 & 0xFFFFFFFF, c.name)), PLACE
 
 
 def _drawn(tier: Sequence[C], now: float, chance: float, tried: Container[C], match: Match | None) -> list[C]:
