@@ -58,6 +58,12 @@ class NotLeader(Conflict):
         self.leader_address = leader_address
 
 
+class NotConfigured(LlmgwError):
+    """The service was not told what this call needs; asking again changes nothing, a setting does."""
+
+    code_default = "not_configured"
+
+
 class Unavailable(LlmgwError):
     """Try again; after `retry_after_s` where somebody knows."""
 

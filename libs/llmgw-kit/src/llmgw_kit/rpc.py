@@ -25,6 +25,7 @@ from llmgw_kit.errors import (
     Denied,
     InvalidRequest,
     LlmgwError,
+    NotConfigured,
     NotFound,
     NotLeader,
     StartupError,
@@ -178,6 +179,7 @@ STATUS: tuple[tuple[type[LlmgwError], grpc.StatusCode], ...] = (
     (Denied, grpc.StatusCode.PERMISSION_DENIED),
     (NotFound, grpc.StatusCode.NOT_FOUND),
     (NotLeader, grpc.StatusCode.FAILED_PRECONDITION),
+    (NotConfigured, grpc.StatusCode.FAILED_PRECONDITION),
     (Conflict, grpc.StatusCode.ABORTED),
     (Unavailable, grpc.StatusCode.UNAVAILABLE),
 )
