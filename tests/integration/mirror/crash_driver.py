@@ -90,7 +90,7 @@ def main() -> None:
 
         async def remove(tell: int) -> None:
             async with world(folder) as here:
-                await here.mirror.remove("org/m", "v1")
+                await here.removed("org/m", "v1")
 
         async def look(tell: int, files: list[Source] = files) -> None:
             async with world(folder) as here:

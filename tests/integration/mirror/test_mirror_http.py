@@ -229,7 +229,7 @@ async def test_failed(hub: Upstream, here: World, get: Client) -> None:
 async def test_a_reader_finishes_although_the_version_is_removed(here: World, get: Client) -> None:
     async with get.session.get(URL(f"http://{get.at}{FILE}", encoded=True)) as answer:
         first = await answer.content.readexactly(1000)
-        await here.mirror.remove("org/m", "v1")
+        await here.removed("org/m", "v1")
         assert here.blobs() == []
         assert first + await answer.read() == BIG
     assert (await get(FILE)).status == 404

@@ -154,20 +154,20 @@ async def test_removed_while_fetched_is_refused_and_afterwards_done(hub: Upstrea
         "org/m", "v1", [Source("w", hub.put("/w", BIG)), Source("s", hub.put("/s", SMALL))]
     )
     with pytest.raises(Conflict, match="is being fetched"):
-        await here.mirror.remove("org/m", "v1")
+        await here.removed("org/m", "v1")
     with pytest.raises(NotFound):
-        await here.mirror.remove("org/m", "v2")
+        await here.removed("org/m", "v2")
 
 
 async def test_removing_frees_what_no_other_version_has(hub: Upstream, here: World) -> None:
     shared = Source("shared", hub.put("/shared", BIG), SHA)
     await here.fetch(shared, Source("own", hub.put("/own", SMALL)))
     await here.fetch(shared, version="v2")
-    assert await here.mirror.remove("org/m", "v1") == len(SMALL)
+    assert await here.removed("org/m", "v1") == len(SMALL)
     assert here.blobs() == [SHA]
     assert await here.mirror.version("org/m", "v1") is None
     assert (await here.settled("org/m", "v2")).state is WeightsState.PRESENT
-    assert await here.mirror.remove("org/m", "v2") == len(BIG)
+    assert await here.removed("org/m", "v2") == len(BIG)
     assert here.blobs() == []
 
 
@@ -178,7 +178,7 @@ async def test_content_that_another_version_still_waits_for_stays(hub: Upstream,
     await here.mirror.fetch(
         "org/m", "v2", [Source("o", hub.put("/o", SMALL)), Source("w", hub.url("/w"), SHA)]
     )
-    await here.mirror.remove("org/m", "v1")
+    await here.removed("org/m", "v1")
     assert SHA in here.blobs()
 
 
@@ -187,7 +187,7 @@ async def test_removing_a_failed_version_frees_its_part(hub: Upstream, here: Wor
     await here.fetch(Source("w", hub.put("/w", BIG)))
     (part,) = here.parts()
     assert part.stat().st_size == 1_000_000
-    assert await here.mirror.remove("org/m", "v1") == 1_000_000
+    assert await here.removed("org/m", "v1") == 1_000_000
     assert list(here.store.parts.iterdir()) == []
 
 
@@ -228,7 +228,7 @@ async def test_the_ledger_is_told_and_what_is_gone_is_forgotten(
         assert [(f.path, f.state, f.sha256, f.size_bytes) for f in recorded.files] == [
             ("w", WeightsState.PRESENT, SHA, len(BIG))
         ]
-        await here.mirror.remove("org/m", "v1")
+        await here.removed("org/m", "v1")
         await here.built.upkeep.look()
         assert await ledger.recorded() == []
 

@@ -86,6 +86,11 @@ class World:
                     return view
                 await asyncio.sleep(0.005)
 
+    async def removed(self, model: str = "org/m", version: str = "v1") -> int:
+        """For good, at once; returns the bytes freed."""
+        answer = await self.built.keepers.keeping.removing.remove(model, version, now=True)
+        return answer.freed_bytes
+
     async def received(self, count: int) -> VersionView:
         """Wait until the only download has so many bytes; returns it."""
         async with asyncio.timeout(PATIENCE_S):

@@ -25,6 +25,7 @@ from llmgw_mirror.adapters.room import Room
 from llmgw_mirror.adapters.store import Store, open_store
 from llmgw_mirror.adapters.upstream_file import FileUpstream
 from llmgw_mirror.adapters.upstream_http import HttpUpstream
+from llmgw_mirror.composition_keeping import Keepers, build_garbage, build_keepers
 from llmgw_mirror.fetcher import Fetcher
 from llmgw_mirror.flights import Flights
 from llmgw_mirror.ports import History, Ledger, Upstream
@@ -56,6 +57,7 @@ class Built:
     readers: DiskThreads
     #: Who reads what now.
     reads: OpenReads
+    keepers: Keepers
 
 
 @asynccontextmanager
@@ -81,20 +83,27 @@ async def build(settings: MirrorSettings, clock: Clock) -> AsyncIterator[Built]:
                 parallel=settings.parallel_fetches,
             )  # fmt: skip
             flights = Flights(store=store, threads=writers, fetcher=fetcher, clock=clock)
+            reads = OpenReads()
+            garbage = build_garbage(
+                settings, shelf=shelf, room=room, fetcher=fetcher, history=history, clock=clock
+            )
             upkeep = Upkeep(
-                shelf=shelf, flights=flights, fetcher=fetcher, ledger=ledger, clock=clock,
+                shelf=shelf, flights=flights, garbage=garbage, reads=reads, ledger=ledger, clock=clock,
                 interval_s=settings.pass_interval_s,
             )  # fmt: skip
             steering = Steering(
                 shelf=shelf, threads=writers, flights=flights, upkeep=upkeep, history=history, clock=clock
             )
             mirror = Mirror(
-                store=store, threads=writers, flights=flights, upkeep=upkeep, fetcher=fetcher, ledger=ledger,
-                history=history, steering=steering, clock=clock,
+                store=store, threads=writers, flights=flights, history=history, steering=steering, clock=clock
+            )
+            keepers = build_keepers(
+                settings, mirror=mirror, shelf=shelf, flights=flights, upkeep=upkeep, fetcher=fetcher,
+                garbage=garbage, ledger=ledger, reads=reads, history=history, clock=clock,
             )  # fmt: skip
             try:
                 yield Built(
-                    mirror, flights, upkeep, ledger, history, store, transfer.tally, readers, OpenReads()
+                    mirror, flights, upkeep, ledger, history, store, transfer.tally, readers, reads, keepers
                 )  # fmt: skip
             finally:
                 await flights.stop()

@@ -93,6 +93,14 @@ class Flights:
         """End the flights of these files; what they have stays, until somebody collects it."""
         await cancel_all(*(air.task for (v, path), air in self._air.items() if v == vid and path in paths))
 
+    async def ground_all_but(self, vids: Collection[str]) -> None:
+        """End the flights of versions that are not among these: removed, perhaps by another mirror."""
+        async with self.changing:
+            gone = {vid for vid, _ in self._air} - set(vids)
+            # A version that was made since the list was read is not gone.
+            for vid in [vid for vid in gone if await self._threads.run(self._store.load, vid) is None]:
+                await self.ground(vid, [path for v, path in self._air if v == vid])
+
     def received(self, vid: str) -> dict[str, int]:
         """By path: how far the flights of a version are."""
         return {path: air.flight.received_bytes for (v, path), air in self._air.items() if v == vid}
@@ -165,4 +173,6 @@ class Flights:
 
         files = tuple(one(source) for source in stored.wish.files)
         wish = stored.wish
-        return VersionView(wish.model, wish.version, wish.created_at, files, wish.repository)
+        return VersionView(
+            wish.model, wish.version, wish.created_at, files, wish.repository, stored.verified_at
+        )  # fmt: skip

@@ -6,9 +6,11 @@ and fetches again. Nothing is removed here.
 
 import logging
 from collections.abc import Callable
+from contextlib import closing
 from dataclasses import dataclass
 
 from llmgw_kit.clock import Clock
+from llmgw_mirror.adapters.blob_reading import BlobReading
 from llmgw_mirror.adapters.ledger_postgres import PostgresLedger
 from llmgw_mirror.adapters.store import Store, Stored, open_store
 from llmgw_mirror.composition import open_postgres, own_name
@@ -44,7 +46,7 @@ async def rescan(
 ) -> Report:
     """`hash_all` reads every byte; otherwise sizes are compared. Raises StartupError, Unavailable."""
     store = open_store(settings.data_dir)
-    damaged = _prove(store, progress) if hash_all else {}
+    damaged = _prove(store, progress, clock.unix_s()) if hash_all else {}
     findings = tuple(_finding(store, stored, damaged) for stored in store.every_version())
     if settings.dsn is not None:
         await _record(settings, clock, store, findings)
@@ -54,18 +56,23 @@ async def rescan(
     return Report(store.store_id, findings, (len(unnamed), size), recorded=settings.dsn is not None)
 
 
-def _prove(store: Store, progress: Callable[[str], None]) -> dict[str, str]:
+def _prove(store: Store, progress: Callable[[str], None], now: float) -> dict[str, str]:
     """Content that is not what its name says, moved aside: its name, and what it hashed to."""
     found: dict[str, str] = {}
     for sha256 in store.every_blob():
         progress(f"reading {sha256[:12]}… ({store.blob_size(sha256) or 0} bytes)")
         try:
-            actual = store.hash_blob(sha256)
+            reading = BlobReading(store.blob(sha256))
         except FileNotFoundError:
             continue  # its version was removed meanwhile
-        if actual != sha256:
-            store.set_aside(sha256)
-            found[sha256] = actual
+        with closing(reading):
+            while reading.more():
+                pass
+            if (actual := reading.sha256()) == sha256:
+                reading.proved(now)
+            elif reading.is_there():
+                store.set_aside(sha256)
+                found[sha256] = actual
     return found
 
 
@@ -84,10 +91,14 @@ def _finding(store: Store, stored: Stored, damaged: dict[str, str]) -> Finding:
             receipt=stored.receipts.get(source.path),
             failure=stored.failures.get(source.path),
             moving=None,
+            cancelled=stored.cancelled.get(source.path),
         )
         for source in stored.wish.files
     )
-    view = VersionView(stored.wish.model, stored.wish.version, stored.wish.created_at, files)
+    wish = stored.wish
+    view = VersionView(
+        wish.model, wish.version, wish.created_at, files, wish.repository, stored.verified_at
+    )  # fmt: skip
     return Finding(view, tuple(trouble))
 
 

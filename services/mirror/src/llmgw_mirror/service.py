@@ -1,4 +1,4 @@
-"""The mirror as its callers know it: versions asked for, listed, removed."""
+"""The mirror as its callers know it: versions asked for and listed."""
 
 import logging
 from collections.abc import Sequence
@@ -11,12 +11,9 @@ from llmgw_mirror.adapters.disk import DiskThreads
 from llmgw_mirror.adapters.store import Store, Stored, version_id
 from llmgw_mirror.core.history import Entry, Kind
 from llmgw_mirror.core.versions import Repository, Source, VersionView, WeightsState, differences, wish
-from llmgw_mirror.fetcher import Fetcher
-from llmgw_mirror.flight import content_key
 from llmgw_mirror.flights import Flights
-from llmgw_mirror.ports import History, Ledger
+from llmgw_mirror.ports import History
 from llmgw_mirror.steering import Steering
-from llmgw_mirror.upkeep import Upkeep
 
 log = logging.getLogger(__name__)
 
@@ -25,15 +22,12 @@ class Mirror:
     """One mirror process over one store."""
 
     def __init__(
-        self, *, store: Store, threads: DiskThreads, flights: Flights, upkeep: Upkeep, fetcher: Fetcher,
-        ledger: Ledger, history: History, steering: Steering, clock: Clock,
+        self, *, store: Store, threads: DiskThreads, flights: Flights, history: History, steering: Steering,
+        clock: Clock,
     ) -> None:  # fmt: skip
         self._store = store
         self._threads = threads
         self._flights = flights
-        self._upkeep = upkeep
-        self._fetcher = fetcher
-        self._ledger = ledger
         self._history = history
         self._steering = steering
         self._clock = clock
@@ -108,49 +102,20 @@ class Mirror:
             return stored, created
         raise Conflict(f"version {version!r} of {model!r} is being removed; ask again")
 
-    async def remove(self, model: str, version: str) -> int:
-        """Returns the bytes freed; content that another version has too stays.
-
-        Raises NotFound; Conflict while a file of it is being fetched; Unavailable."""
-        vid = version_id(model, version)
-        async with self._flights.changing:
-            stored = await self._flights.load(vid)
-            if stored is None:
-                raise NotFound(f"version {version!r} of {model!r} is not known")
-            live = await self._ledger.live()
-            moving = [
-                file.path
-                for file in stored.wish.files
-                if file.path not in stored.receipts
-                and ((vid, file.path) in self._flights or content_key(file) in live)
-            ]
-            if moving:
-                raise Conflict(
-                    f"version {version!r} of {model!r} is being fetched: {moving[0]}"
-                    + (f" and {len(moving) - 1} more" if len(moving) > 1 else ""),
-                    code="being_fetched",
-                    next_steps=["wait until it is present or failed, then remove it"],
-                )
-            freed = 0
-            async with self._fetcher.publishing():
-                await self._threads.run(self._store.remove, vid)
-                shared = await self._threads.run(self._store.referenced)
-                for sha256 in sorted({receipt.sha256 for receipt in stored.receipts.values()} - shared):
-                    freed += await self._threads.run(self._store.unlink_blob, sha256)
-            freed += await self._upkeep.collect_parts()
-        log.info("removed version %s of %s: %d bytes freed", version, model, freed)
-        self._flights.landed.set()
-        return freed
-
     async def version(self, model: str, version: str) -> VersionView | None:
         """None: nobody asked for it."""
         vid = version_id(model, version)
         stored = await self._flights.load(vid)
         if stored is None:
             return None
-        if stored.missing() or stored.hollow:
-            # Asked for and not under way: content that vanished, or a moment after a restart.
-            await self._flights.start_missing(vid, stored)
+        if (stored.missing() or stored.hollow) and not self._flights.changing.locked():
+            # Asked for and not under way: content that vanished, or a moment after a restart. Where somebody
+            # changes versions just now, the next pass does it.
+            async with self._flights.changing:
+                stored = await self._flights.load(vid)
+                if stored is None:
+                    return None
+                await self._flights.start_missing(vid, stored)
         return self._flights.view(vid, stored)
 
     def content(self, sha256: str) -> Path:

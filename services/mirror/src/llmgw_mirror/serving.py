@@ -93,7 +93,7 @@ async def _serve_on(
     registry = telemetry.registry()
     registry.register(MirrorCollector(built.upkeep, built.flights, built.store, built.tally, answers.served))
     health, metrics = telemetry.health_routes(ready), telemetry.metrics_route(registry)
-    mirror_pb2_grpc.add_MirrorServiceServicer_to_server(MirrorServicer(mirror), server)
+    mirror_pb2_grpc.add_MirrorServiceServicer_to_server(MirrorServicer(mirror, built.keepers.keeping), server)
     grpc_health = rpc.Health(server, [SERVICE])
 
     # Before the first answer: what a restart interrupted is on its way again.
@@ -121,12 +121,15 @@ async def _serve_on(
 
     passes = asyncio.create_task(built.upkeep.run(), name="passes")
     hashing = asyncio.create_task(hashes.watch(settings.pass_interval_s), name="pieces")
+    tasks = [passes, hashing]
+    if built.keepers.scrub is not None:
+        tasks.append(asyncio.create_task(built.keepers.scrub.run(), name="scrub"))
     try:
-        await until_stopped(stop, passes, hashing)
+        await until_stopped(stop, *tasks)
     finally:
         serving = False
         await grpc_health.set_serving(False)
-        await cancel_all(passes, hashing)
+        await cancel_all(*tasks)
         await hashes.close()
         # Flights stop at once, they resume; readers may finish.
         await built.flights.stop()

@@ -84,6 +84,17 @@ class MirrorSettings(ServiceSettings):
     )
     lease_ttl_s: float = Field(15.0, ge=1, description="after a mirror's death another takes its fetch over")
     pass_interval_s: float = Field(5.0, gt=0, description="how often the whole store is looked at")
+    removal_undo_s: float = Field(
+        86_400.0, ge=0, description="a removed version can be restored for so long; sooner purged for room"
+    )
+    scrub_interval_days: float = Field(
+        30.0, ge=0, description="all content is read again once in so many days; 0: never by itself"
+    )
+    scrub_rate_bytes_s: float = Field(50e6, gt=0, description="at most so fast; slower while nodes read")
+    damaged_keep_days: float = Field(
+        7.0, ge=0, description="content found damaged is kept so long for people to look at"
+    )
+    damaged_keep_bytes: int = Field(20 * 1024**3, ge=0, description="and at most so much of it, the newest")
     send_stall_s: float = Field(60.0, gt=0, description="a node that takes no byte for so long is cut off")
     piece_uploads: int = Field(
         16, ge=1, le=1024, description="pieces sent to nodes at once; the rest wait in line"

@@ -11,14 +11,18 @@ from dataclasses import replace
 
 from llmgw_kit.clock import Clock
 from llmgw_kit.errors import Unavailable
+from llmgw_mirror.adapters.open_reads import OpenReads
 from llmgw_mirror.adapters.parts import Shelf
 from llmgw_mirror.core.versions import VersionView, WeightsState
-from llmgw_mirror.fetcher import Fetcher
 from llmgw_mirror.flight import content_key
 from llmgw_mirror.flights import Flights
+from llmgw_mirror.garbage import Garbage
 from llmgw_mirror.ports import Ledger
 
 log = logging.getLogger(__name__)
+
+#: Between two looks for what nobody needs any more; it reads all small files of the store.
+TIDY_EVERY_S = 60.0
 
 
 class Upkeep:
@@ -29,7 +33,8 @@ class Upkeep:
         *,
         shelf: Shelf,
         flights: Flights,
-        fetcher: Fetcher,
+        garbage: Garbage,
+        reads: OpenReads,
         ledger: Ledger,
         clock: Clock,
         interval_s: float,
@@ -38,7 +43,8 @@ class Upkeep:
         self._store = shelf.store
         self._threads = shelf.threads
         self._flights = flights
-        self._fetcher = fetcher
+        self._garbage = garbage
+        self._reads = reads
         self._ledger = ledger
         self._clock = clock
         self._interval_s = interval_s
@@ -49,13 +55,13 @@ class Upkeep:
 
     async def run(self) -> None:
         """Pass after pass, for ever."""
-        tidied = False
+        tidied_at: float | None = None
         while True:
             self._flights.landed.clear()
             try:
-                if not tidied:
+                if tidied_at is None or self._clock.monotonic_s() - tidied_at >= TIDY_EVERY_S:
                     await self.tidy()
-                    tidied = True
+                    tidied_at = self._clock.monotonic_s()
                 await self.look()
                 await self.collect_parts()
             except Unavailable as e:
@@ -68,22 +74,18 @@ class Upkeep:
 
     async def look(self) -> None:
         """One pass: start what is missing, tell the ledger what changed."""
+        # Content may have been condemned by another process over this store.
+        self._reads.cut_condemned()
         self.last_seen = await self._start_all()
         await self._tell(self.last_seen)
 
     async def tidy(self) -> None:
-        """Once at start: what crashes left behind. Raises Unavailable when the ledger is."""
+        """At start and now and then: what crashes left behind and nobody needs any more. Raises Unavailable
+        when the ledger is."""
         await self._threads.run(lambda: self._store.sweep(now=self._clock.unix_s()))
         # First, so that a label left by a finished fetch does not hold on to content for ever.
         await self.collect_parts()
-        async with self._fetcher.publishing():
-            named = await self._threads.run(self._store.referenced)
-            # Content published a moment before a crash has a label yet and no receipt.
-            named |= await self._shelf.sealed()
-            for sha256 in await self._threads.run(self._store.every_blob):
-                if sha256 not in named:
-                    log.info("content %s belongs to no version and is removed", sha256)
-                    await self._threads.run(self._store.unlink_blob, sha256)
+        await self._garbage.collect()
 
     async def collect_parts(self) -> int:
         """Remove the parts of what nobody wants any more; returns the bytes freed."""
@@ -99,7 +101,9 @@ class Upkeep:
 
     async def _start_all(self) -> list[VersionView]:
         views = []
-        for vid in await self._threads.run(self._store.ids):
+        ids = await self._threads.run(self._store.ids)
+        await self._flights.ground_all_but(ids)
+        for vid in ids:
             async with self._flights.changing:
                 stored = await self._flights.load(vid)
                 if stored is None:

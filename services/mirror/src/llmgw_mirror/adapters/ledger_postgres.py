@@ -38,9 +38,12 @@ SELECT key, holder, state, received_bytes, total_bytes FROM weights_leases
 """
 
 PUT_VERSION = """
-INSERT INTO weights_versions (store_id, model, version, created_at, repository, commit_id, revision)
-VALUES ($1, $2, $3, to_timestamp($4), $5, $6, $7)
-ON CONFLICT DO NOTHING
+INSERT INTO weights_versions
+       (store_id, model, version, created_at, repository, commit_id, revision, verified_at)
+VALUES ($1, $2, $3, to_timestamp($4), $5, $6, $7, to_timestamp($8::float8))
+ON CONFLICT (store_id, model, version) DO UPDATE
+   SET repository = excluded.repository, commit_id = excluded.commit_id, revision = excluded.revision,
+       verified_at = excluded.verified_at
 """
 
 DROP_FILES = (
@@ -58,8 +61,8 @@ ON CONFLICT (store_id, model, version, path) DO UPDATE
        state = excluded.state, sha256 = excluded.sha256, size_bytes = excluded.size_bytes,
        companion = excluded.companion, expected_git_id = excluded.expected_git_id, proof = excluded.proof,
        error = excluded.error, changed_at = clock_timestamp()
- WHERE (had.state, had.sha256, had.size_bytes, had.error)
-       IS DISTINCT FROM (excluded.state, excluded.sha256, excluded.size_bytes, excluded.error)
+ WHERE (had.state, had.sha256, had.size_bytes, had.error, had.proof)
+       IS DISTINCT FROM (excluded.state, excluded.sha256, excluded.size_bytes, excluded.error, excluded.proof)
 """
 
 RECORDED = """
@@ -118,7 +121,7 @@ class PostgresLedger:
         async with connection(self._postgres) as link, link.transaction():
             place = version.repository
             where = (None, None, None) if place is None else (place.id, place.commit, place.revision)
-            await link.execute(PUT_VERSION, *name, version.created_at, *where)
+            await link.execute(PUT_VERSION, *name, version.created_at, *where, version.verified_at)
             await link.execute(DROP_FILES, *name, [f.source.path for f in version.files])
             await link.executemany(PUT_FILE, files)
 

@@ -1,6 +1,6 @@
 """Disk space: claimed before a transfer starts, so that two that cannot both end do not both begin (H9)."""
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 
 from llmgw_kit.errors import Unavailable
 from llmgw_mirror.adapters.disk import DiskThreads
@@ -21,11 +21,17 @@ class Room:
         self._threads = threads
         self._reserve_bytes = reserve_bytes
         self._claims: dict[str, Callable[[], int]] = {}
+        #: Frees bytes that can be spared, at least so many if there are; returns how many. Set once the rest
+        #: of the mirror stands, since freeing needs what fetching needs.
+        self.relieve: Callable[[int], Awaitable[int]] | None = None
 
     async def claim(self, key: str, remaining: Callable[[], int]) -> None:
         """Set aside what `remaining` says, now and while it shrinks. Raises NoRoom."""
         self._claims.pop(key, None)
         total, free = await self._threads.run(self._store.disk)
+        lacking = remaining() + sum(claim() for claim in self._claims.values()) + self._reserve_bytes - free
+        if lacking > 0 and self.relieve is not None and await self.relieve(lacking):
+            total, free = await self._threads.run(self._store.disk)
         needed = remaining()
         others = sum(claim() for claim in self._claims.values())
         if needed + others + self._reserve_bytes > free:

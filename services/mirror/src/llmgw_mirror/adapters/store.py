@@ -7,8 +7,9 @@
     versions/<id>/<file id>.failure.json        why its last fetch failed
     versions/<id>/<file id>.cancelled.json      somebody stopped it; gone once it is retried
     parts/                                      see parts.py
+    removed/                                    see removals.py
     trash/                                      removed versions on their way out
-    damaged/                                    content that a rescan found wrong
+    damaged/                                    content that was found wrong, unreadable for everybody
 
 Ids are hashes of names: no remote name ever names anything on this disk (H18). Each small file has one
 writer, so nothing is read, changed and written back. All calls block; run them in DiskThreads.
@@ -26,6 +27,7 @@ from typing import Any
 
 from llmgw_kit.errors import StartupError
 from llmgw_mirror.adapters.disk import TEMPORARY, make_folders, sync_folder, write_atomically, write_once
+from llmgw_mirror.adapters.open_reads import condemn
 from llmgw_mirror.core.versions import Cancelled, Failure, Proof, Receipt, Repository, Source, Wish
 
 log = logging.getLogger(__name__)
@@ -57,6 +59,13 @@ class Stored:
     hollow: dict[str, Receipt]
     #: Files that somebody stopped before they were here.
     cancelled: dict[str, Cancelled] = field(default_factory=dict)
+    #: When content was last read and found right, by path, of files that are here.
+    proved: dict[str, float] = field(default_factory=dict)
+
+    @property
+    def verified_at(self) -> float | None:
+        """When every byte had been found right; None while a file is not here."""
+        return min(self.proved.values()) if len(self.proved) == len(self.wish.files) else None
 
     def missing(self) -> list[Source]:
         """Files without content that have neither failed nor been stopped."""
@@ -97,12 +106,14 @@ class Store:
         retried: dict[str, int] = {}
         hollow: dict[str, Receipt] = {}
         cancelled: dict[str, Cancelled] = {}
+        proved: dict[str, float] = {}
         for source in parsed.files:
             receipt = _read_json(folder / f"{file_id(source.path)}.receipt.json")
             if receipt is not None:
                 made = _receipt(receipt)
-                if self.blob_size(made.sha256) == made.size_bytes:
-                    receipts[source.path] = made
+                seen = self.blob_seen(made.sha256)
+                if seen is not None and seen[0] == made.size_bytes:
+                    receipts[source.path], proved[source.path] = made, seen[1]
                     continue
                 hollow[source.path] = made
             # A receipt came after: stopped too late is not stopped.
@@ -115,7 +126,7 @@ class Store:
                 retried[source.path] = failure["count"]
             else:
                 failures[source.path] = Failure(failure["error"], failure["at"], failure["count"])
-        return Stored(parsed, receipts, failures, retried, hollow, cancelled)
+        return Stored(parsed, receipts, failures, retried, hollow, cancelled, proved)
 
     def create(self, wish: Wish) -> bool:
         """Store a new version; False when there is one of that name already. A whole folder appears at
@@ -211,10 +222,23 @@ class Store:
         except OSError:
             return None
 
-    def referenced(self) -> set[str]:
-        """Hashes that a receipt names or a wish asks for: content that must stay."""
+    def blob_seen(self, sha256: str) -> tuple[int, float] | None:
+        """Its size, and when it was last found right (seconds since 1970): the file's own time says so, of
+        publication at first. None: not here."""
+        try:
+            seen = self.blob(sha256).stat()
+        except OSError:
+            return None
+        return seen.st_size, seen.st_mtime
+
+    def referenced(self, *, but: str | None = None) -> set[str]:
+        """Hashes that a receipt names or a wish asks for: content that must stay. `but`: a version id that
+        does not count."""
         found: set[str] = set()
-        for stored in self.every_version():
+        for vid in self.ids():
+            stored = None if vid == but else self.load(vid)
+            if stored is None:
+                continue
             found.update(receipt.sha256 for receipt in stored.receipts.values())
             found.update(file.sha256 for file in stored.wish.files if file.sha256 is not None)
         return found
@@ -231,9 +255,20 @@ class Store:
         return size
 
     def set_aside(self, sha256: str) -> None:
-        """Move content that is not what its name says to damaged/; it counts as absent from here on."""
-        os.replace(self.blob(sha256), self.damaged / f"{sha256}.{secrets.token_hex(4)}")
+        """Move content that is not what its name says to damaged/; it counts as absent from here on, and
+        whoever has it open is told by its mode. Done twice, by two who found it, it is done once."""
+        aside = self.damaged / f"{sha256}.{secrets.token_hex(4)}"
+        try:
+            os.rename(self.blob(sha256), aside)
+        except FileNotFoundError:
+            return
+        os.utime(aside)
+        condemn(aside)
         sync_folder(self.blob(sha256).parent)
+
+    def every_damaged(self) -> list[tuple[Path, os.stat_result]]:
+        """What was set aside; its time is that of its setting aside."""
+        return [(path, path.stat()) for path in sorted(self.damaged.iterdir())]
 
     def hash_blob(self, sha256: str) -> str:
         """Read content whole; returns what it hashes to."""
@@ -267,7 +302,7 @@ class Store:
 def open_store(root: Path) -> Store:
     """Open or make the store. Raises StartupError when the folder cannot be used."""
     try:
-        for name in ("blobs/sha256", "parts", "versions", "trash", "damaged"):
+        for name in ("blobs/sha256", "parts", "versions", "removed", "trash", "damaged"):
             make_folders(root / name)
         described = _read_json(root / "store.json")
         if described is None:

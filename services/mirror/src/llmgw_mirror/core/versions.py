@@ -187,6 +187,8 @@ class VersionView:
     created_at: float
     files: tuple[FileView, ...]
     repository: Repository | None = None
+    #: When every byte of it was last read and found right; None while a file is not here.
+    verified_at: float | None = None
 
     @property
     def state(self) -> WeightsState:

@@ -1,0 +1,58 @@
+"""One content read whole and hashed, from the disk rather than from memory. All calls block."""
+
+import hashlib
+import os
+from pathlib import Path
+
+#: Of one call: long enough to be quick, short enough to stop and to pace.
+CHUNK_BYTES = 8 << 20
+PIECE_BYTES = 1 << 20
+
+
+class BlobReading:
+    """An open content and the hash of what was read so far. Raises FileNotFoundError when it is gone."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._fd = os.open(path, os.O_RDONLY)
+        self._digest = hashlib.sha256()
+        self._identity = _identity(os.fstat(self._fd))
+        self.size = os.fstat(self._fd).st_size
+        self.read_bytes = 0
+        # What the page cache has would be compared with itself: rot is on the disk.
+        os.posix_fadvise(self._fd, 0, 0, os.POSIX_FADV_DONTNEED)
+
+    def more(self) -> int:
+        """Read on; 0 at the end. Raises OSError when the disk cannot give it."""
+        count = 0
+        while count < CHUNK_BYTES:
+            piece = os.pread(self._fd, PIECE_BYTES, self.read_bytes)
+            if not piece:
+                break
+            self._digest.update(piece)
+            self.read_bytes += len(piece)
+            count += len(piece)
+        return count
+
+    def sha256(self) -> str:
+        """Of what was read."""
+        return self._digest.hexdigest()
+
+    def is_there(self) -> bool:
+        """Whether the file that was read is still the content: another process may have found it rotten
+        too, and a new one may have come in its place."""
+        try:
+            return _identity(self._path.stat()) == self._identity
+        except FileNotFoundError:
+            return False
+
+    def proved(self, now: float) -> None:
+        """Note in the file's own time that it was right; not synced, since losing it costs a reading."""
+        os.utime(self._fd, (now, now))
+
+    def close(self) -> None:
+        os.close(self._fd)
+
+
+def _identity(stat: os.stat_result) -> tuple[int, int]:
+    return stat.st_dev, stat.st_ino

@@ -1,0 +1,121 @@
+"""What nobody needs any more, given back: removals whose time is over, content of no version, what was set
+aside as damaged long enough ago. By time in every pass, and sooner when a fetch would find the disk full."""
+
+import logging
+from dataclasses import dataclass
+
+from llmgw_kit.clock import Clock
+from llmgw_mirror.adapters.disk import DiskThreads
+from llmgw_mirror.adapters.parts import Shelf
+from llmgw_mirror.adapters.removals import Removal, Removals
+from llmgw_mirror.core.history import Entry, Kind
+from llmgw_mirror.fetcher import Fetcher
+from llmgw_mirror.ports import History
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class DamagedBounds:
+    """How long, and how much of it, damaged content is kept for people to look at."""
+
+    keep_s: float
+    keep_bytes: int
+
+
+class Garbage:
+    """Of one mirror process."""
+
+    def __init__(
+        self, *, shelf: Shelf, removals: Removals, fetcher: Fetcher, history: History, clock: Clock,
+        damaged: DamagedBounds,
+    ) -> None:  # fmt: skip
+        self._shelf = shelf
+        self._store = shelf.store
+        self._threads: DiskThreads = shelf.threads
+        self._removals = removals
+        self._fetcher = fetcher
+        self._history = history
+        self._clock = clock
+        self._damaged = damaged
+
+    def named(self, but: str | None = None) -> set[str]:
+        """Content that a version needs, or a removal that can be undone; without that of version id `but`.
+        Blocks."""
+        return self._store.referenced(but=but) | self._removals.contents()
+
+    async def collect(self) -> None:
+        """All that is due by now. Raises Unavailable."""
+        now = self._clock.unix_s()
+        for removed in await self._threads.run(self._removals.every):
+            if removed.until <= now:
+                await self.purge(removed, told="its time to be restored is over")
+        await self.collect_blobs()
+        await self._threads.run(self._bound_damaged, now)
+
+    async def collect_blobs(self) -> int:
+        """Remove content of no version; returns the bytes freed. Raises Unavailable."""
+
+        def unnamed() -> list[str]:
+            # The content first: what is published after this look is not in the list.
+            here = self._store.every_blob()
+            named = self.named()
+            return [sha256 for sha256 in here if sha256 not in named]
+
+        # Without the lease first: usually there is nothing, and everybody else would wait for the look.
+        if not await self._threads.run(unnamed):
+            return 0
+        freed = 0
+        async with self._fetcher.publishing():
+            # Content published a moment before a crash has a label yet and no receipt.
+            sealed = await self._shelf.sealed()
+            for sha256 in await self._threads.run(unnamed):
+                if sha256 not in sealed:
+                    log.info("content %s belongs to no version and is removed", sha256)
+                    freed += await self._threads.run(self._store.unlink_blob, sha256)
+        return freed
+
+    async def purge(self, removed: Removal, *, told: str | None) -> int:
+        """Forget a removal for good and free what nothing else needs; returns the bytes freed. `told`: why,
+        for the history; None: it is told elsewhere. Raises Unavailable."""
+        freed = 0
+        async with self._fetcher.publishing():
+            if not await self._threads.run(self._removals.forget, removed):
+                return 0  # restored, or purged by another mirror
+            named = await self._threads.run(self.named)
+            for sha256 in sorted(removed.contents.keys() - named):
+                freed += await self._threads.run(self._store.unlink_blob, sha256)
+        if told is not None:
+            entry = Entry(
+                self._clock.unix_s(), Kind.PURGED, removed.model, removed.version, told, bytes=freed
+            )  # fmt: skip
+            await self._history.note(entry)
+        return freed
+
+    async def relieve(self, needed_bytes: int) -> int:
+        """A fetch would find the disk full: free damaged content, then the oldest removals, until it fits or
+        nothing is left to free. Returns the bytes freed. Raises Unavailable."""
+        freed = await self._threads.run(self._drop_damaged)
+        for removed in await self._threads.run(self._removals.every):
+            if freed >= needed_bytes:
+                break
+            freed += await self.purge(removed, told="a fetch needed its room")
+        return freed
+
+    def _bound_damaged(self, now: float) -> None:
+        """Oldest first, by age and then by size."""
+        found = sorted((seen.st_mtime, path, seen.st_size) for path, seen in self._store.every_damaged())
+        left = sum(size for _, _, size in found)
+        for at, path, size in found:
+            if now - at < self._damaged.keep_s and left <= self._damaged.keep_bytes:
+                return
+            log.info("damaged content %s (%d bytes) is removed: it was kept for long enough", path.name, size)
+            path.unlink(missing_ok=True)
+            left -= size
+
+    def _drop_damaged(self) -> int:
+        freed = 0
+        for path, seen in self._store.every_damaged():
+            path.unlink(missing_ok=True)
+            freed += seen.st_size
+        return freed
