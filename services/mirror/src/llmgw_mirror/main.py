@@ -99,15 +99,17 @@ def healthcheck(config: Path | None, **flags: Any) -> None:
 
 
 def _listening(settings: MirrorSettings) -> HostPort:
-    """Where the mirror really listens: as it noted at its start, else as configured."""
+    """Where the mirror really listens: as it noted at its start, else as configured.
+
+    With TLS the admin listener is asked: this command has no certificate to show."""
+    name = "admin" if settings.tls_files else "http"
+    configured = settings.admin_address if settings.tls_files else settings.http_address
     record = settings.data_dir / "run" / f"{socket.gethostname()}.json"
     try:
-        noted = json.loads(record.read_text())["http"]
+        noted = json.loads(record.read_text())[name]
     except (OSError, ValueError, KeyError):
-        return settings.http_address
-    return (
-        settings.http_address if settings.http_address.port else parse_host_port(noted, what="noted address")
-    )
+        return configured
+    return configured if configured.port else parse_host_port(noted, what="noted address")
 
 
 def _settings(config: Path | None, flags: dict[str, Any]) -> MirrorSettings:

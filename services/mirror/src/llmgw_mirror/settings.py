@@ -11,6 +11,7 @@ from pydantic_settings import NoDecode, SettingsConfigDict
 from llmgw_kit.addresses import HostPort, parse_host_port
 from llmgw_kit.errors import InvalidRequest
 from llmgw_kit.settings import ServiceSettings
+from llmgw_kit.tls import TlsFiles
 from llmgw_mirror.core.origins import check_url, origin_of
 from llmgw_mirror.manners import Pace
 
@@ -43,6 +44,14 @@ class MirrorSettings(ServiceSettings):
     http_listen: Address = Field("0.0.0.0:8071", description="files, for nodes")
     admin_listen: Address = Field("127.0.0.1:9093", description="metrics and debugging; loopback on purpose")
     metrics_listen: Address | None = Field(None, description="metrics and health only, safe to expose; off")
+    tls_cert: Path | None = Field(
+        None,
+        description="PEM certificate (chain) shown on `listen` and `http_listen`; none: both are plaintext",
+    )
+    tls_key: Path | None = Field(None, description="its key; replaced files are taken up without a restart")
+    tls_client_ca: Path | None = Field(
+        None, description="PEM authorities; who shows no certificate of theirs is refused on both listeners"
+    )
     data_dir: Path = Field(
         Path("/var/lib/llmgw/mirror"), description="the store; may be shared by mirrors that share a dsn"
     )
@@ -139,6 +148,11 @@ class MirrorSettings(ServiceSettings):
         if url is not None and not url.get_secret_value().startswith(("http://", "https://")):
             raise ValueError("not a proxy's URL; expected http://HOST:PORT")
         return url
+
+    @property
+    def tls_files(self) -> TlsFiles:
+        """False: plaintext."""
+        return TlsFiles(self.tls_cert, self.tls_key, self.tls_client_ca)
 
     @property
     def grpc_address(self) -> HostPort:

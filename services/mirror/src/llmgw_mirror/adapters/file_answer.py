@@ -11,7 +11,7 @@ from aiohttp import web
 from llmgw_kit.errors import Unavailable
 from llmgw_mirror.adapters.disk import DiskThreads
 from llmgw_mirror.adapters.open_reads import OpenReads
-from llmgw_mirror.adapters.sendfile import send
+from llmgw_mirror.adapters.sending import send_body
 from llmgw_mirror.core.headers import Slice, Unsatisfiable, lists_etag, requested_slice
 
 log = logging.getLogger(__name__)
@@ -74,11 +74,13 @@ class FileAnswers:
         self.served.open += 1
         transport = request.transport
         try:
-            if transport is None:
+            if transport is None or transport.is_closing():
                 raise ConnectionResetError("the client left")
             with self._reads.reading(sha256, _peer(request), fd, transport):
                 await response.prepare(request)
-                await send(transport, fd, start, count, threads=self._threads, stall_s=self._stall_s)
+                await send_body(
+                    request, response, fd, start, count, threads=self._threads, stall_s=self._stall_s
+                )
             self.served.bytes += count
         except (EOFError, ConnectionError) as e:
             # The head has promised more than comes: only a broken connection tells the client, if one is
