@@ -20,6 +20,7 @@ from llmgw_mirror.core.transfer import (
     on_answer,
     verdict,
 )
+from llmgw_mirror.core.versions import Proof
 
 NOTHING = Want(None, None)
 SHA = "ab" * 32
@@ -167,6 +168,30 @@ def test_the_verdict_says_what_was_got_and_what_was_expected() -> None:
     assert verdict(NOTHING, sha256=SHA, size_bytes=3) is None
     assert verdict(Want(SHA, 3), sha256=SHA, size_bytes=4) == "got 4 bytes, expected 3; removed"
     assert verdict(Want(SHA, 3), sha256=other, size_bytes=3) == f"got sha256 {other}, expected {SHA}; removed"
+
+
+GIT = "0f" * 20
+
+
+def test_a_git_id_is_proof_where_no_sha256_is_published() -> None:
+    want = Want(None, 3, GIT)
+    assert verdict(want, sha256=SHA, size_bytes=3, git_id=GIT) is None
+    assert verdict(want, sha256=SHA, size_bytes=3, git_id="1e" * 20) == (
+        f"got git id {'1e' * 20} (sha256 {SHA}), expected git id {GIT}; removed"
+    )
+    # Beside a sha256 it names a pointer file, and is not looked at.
+    assert verdict(Want(SHA, 3, GIT), sha256=SHA, size_bytes=3) is None
+    assert [Want(*have).proof for have in ((SHA, 3, GIT), (None, 3, GIT), (None, 3, None))] == [
+        Proof.SHA256,
+        Proof.GIT,
+        Proof.NONE,
+    ]
+
+
+def test_a_git_id_is_proof_enough_to_join_and_to_end_without_a_length() -> None:
+    want = Want(None, None, GIT)
+    assert next_request(PartSeen(5, None, 10), want) == AskFrom(5, None)
+    assert isinstance(on(Head(200, delimited=False), PartSeen(0), want, AskFrom(0, None)), Append)
 
 
 def test_backoff_doubles_and_ends() -> None:

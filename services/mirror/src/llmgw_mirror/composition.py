@@ -82,7 +82,7 @@ async def build(settings: MirrorSettings, clock: Clock) -> AsyncIterator[Built]:
                 shelf=shelf, room=room, ledger=ledger, transfer=transfer, clock=clock, pace=pace,
                 parallel=settings.parallel_fetches,
             )  # fmt: skip
-            flights = Flights(store=store, threads=writers, fetcher=fetcher, clock=clock)
+            flights = Flights(store=store, threads=writers, fetcher=fetcher, history=history, clock=clock)
             reads = OpenReads()
             garbage = build_garbage(
                 settings, shelf=shelf, room=room, fetcher=fetcher, history=history, clock=clock

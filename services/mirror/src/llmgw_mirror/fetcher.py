@@ -62,7 +62,9 @@ class Fetcher:
         async with lock:
             while True:
                 try:
-                    if await self._already_here(vid, source) or await self._in_turn(vid, source, flight):
+                    if await self._already_here(vid, source, flight) or await self._in_turn(
+                        vid, source, flight
+                    ):
                         return
                     wait_s = self._pace.lease_poll_s
                 except LeaseLost as e:
@@ -82,7 +84,7 @@ class Fetcher:
                     wait_s = self._pace.lease_poll_s
                 await self._clock.sleep(wait_s)
 
-    async def _already_here(self, vid: str, source: Source) -> bool:
+    async def _already_here(self, vid: str, source: Source, flight: Flight) -> bool:
         """Published meanwhile, or the content is here under another version."""
         if await self._threads.run(self._store.has_receipt, vid, source.path):
             return True
@@ -101,7 +103,7 @@ class Fetcher:
                     f"the content with this sha256 is here: {wrong.removesuffix('; removed')}",
                     next_steps=["correct size_bytes or sha256, whichever is mistyped"],
                 )
-            await self._receipt(vid, source, sha256, size)
+            await self._receipt(vid, source, flight, sha256, size)
         return True
 
     async def _in_turn(self, vid: str, source: Source, flight: Flight) -> bool:
@@ -158,11 +160,11 @@ class Fetcher:
                     return f"the lease could not be renewed ({e.text})"
 
     async def _bring(self, vid: str, source: Source, flight: Flight, lease: Lease, slot: Slot) -> None:
-        want = Want(source.sha256, source.size_bytes)
+        want = Want(source.sha256, source.size_bytes, source.git_id)
         before = await self._shelf.published_before_crash(flight.key)
-        if before is not None and verdict(want, sha256=before[0], size_bytes=before[1]) is None:
+        if before is not None and await self._is_right(want, *before):
             async with self.publishing():
-                await self._receipt(vid, source, *before)
+                await self._receipt(vid, source, flight, *before)
             await self._shelf.forget(flight.key)
             return
         part = await self._shelf.take(flight.key, lease.token)
@@ -177,12 +179,22 @@ class Fetcher:
                     await part.publish(sha256)
                 except FileNotFoundError:
                     raise LeaseLost("the part was removed before publication") from None
-                await self._receipt(vid, source, sha256, size)
+                await self._receipt(vid, source, flight, sha256, size)
         except OSError as e:
             raise FetchFailed(_disk_trouble(e, part.length)) from e
         finally:
             await part.keep()
         await self._shelf.forget(flight.key)
+
+    async def _is_right(self, want: Want, sha256: str, size: int) -> bool:
+        """Whether content in the store, fetched for whatever reason, is what is wanted."""
+        git_id = None
+        if want.proof is Proof.GIT:
+            try:
+                git_id = await self._threads.run(self._store.git_id, sha256)
+            except FileNotFoundError:
+                return False
+        return verdict(want, sha256=sha256, size_bytes=size, git_id=git_id) is None
 
     async def _verified(self, part: Part, source: Source, want: Want, flight: Flight, slot: Slot) -> str:
         """Receive until whole and right; returns the hash of what is here. Raises FetchFailed."""
@@ -192,7 +204,8 @@ class Fetcher:
             await self._transfer.receive(part, source, want, flight, slot)
             flight.state = WeightsState.VERIFYING
             sha256 = await part.seal()
-            wrong = verdict(want, sha256=sha256, size_bytes=part.length)
+            git_id = await part.git_id() if want.proof is Proof.GIT else None
+            wrong = verdict(want, sha256=sha256, size_bytes=part.length, git_id=git_id)
             if wrong is None:
                 return sha256
             if not part.spliced:
@@ -205,13 +218,15 @@ class Fetcher:
             await part.restart()
             flight.state = WeightsState.FETCHING
 
-    async def _receipt(self, vid: str, source: Source, sha256: str, size: int) -> None:
-        proof = Proof.NONE if source.sha256 is None else Proof.SHA256
+    async def _receipt(self, vid: str, source: Source, flight: Flight, sha256: str, size: int) -> None:
+        proof = Want(source.sha256, source.size_bytes, source.git_id).proof
         receipt = Receipt(sha256, size, proof, at=self._clock.unix_s())
         try:
-            await self._threads.run(self._store.put_receipt, vid, source.path, receipt)
+            stands = await self._threads.run(self._store.put_receipt, vid, source.path, receipt)
         except FileNotFoundError:
             raise VersionGone from None
+        # Another mirror's, which has told it, when its receipt came first.
+        flight.published = receipt if stands is receipt else None
 
     @asynccontextmanager
     async def publishing(self) -> AsyncIterator[None]:

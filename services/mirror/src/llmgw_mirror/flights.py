@@ -9,11 +9,28 @@ from llmgw_kit.clock import Clock
 from llmgw_kit.lifecycle import cancel_all
 from llmgw_mirror.adapters.disk import DiskThreads
 from llmgw_mirror.adapters.store import Store, Stored
-from llmgw_mirror.core.versions import Failure, FileView, Source, VersionView, may_retry, view_file
+from llmgw_mirror.core.history import Entry, Kind
+from llmgw_mirror.core.versions import (
+    Failure,
+    FileView,
+    Proof,
+    Source,
+    VersionView,
+    Wish,
+    may_retry,
+    view_file,
+)
 from llmgw_mirror.fetcher import Fetcher, Stopped, VersionGone
 from llmgw_mirror.flight import FetchFailed, Flight
+from llmgw_mirror.ports import History
 
 log = logging.getLogger(__name__)
+
+PROVED = {
+    Proof.SHA256: "proved by its sha256",
+    Proof.GIT: "proved by its git id",
+    Proof.NONE: "as received, no checksum is published",
+}
 
 
 @dataclass(frozen=True)
@@ -25,10 +42,13 @@ class _InAir:
 class Flights:
     """By version id and path. Whoever changes what a version is holds `changing`."""
 
-    def __init__(self, *, store: Store, threads: DiskThreads, fetcher: Fetcher, clock: Clock) -> None:
+    def __init__(
+        self, *, store: Store, threads: DiskThreads, fetcher: Fetcher, history: History, clock: Clock
+    ) -> None:
         self._store = store
         self._threads = threads
         self._fetcher = fetcher
+        self._history = history
         self._clock = clock
         self._air: dict[tuple[str, str], _InAir] = {}
         #: Failures that a full disk did not let us note.
@@ -85,7 +105,7 @@ class Flights:
             if (vid, source.path) not in self._air:
                 flight = Flight(source, self._clock)
                 before = stored.retried.get(source.path, 0)
-                work = self._fly(vid, source, flight, before)
+                work = self._fly(vid, stored.wish, flight, before)
                 task = asyncio.create_task(work, name=f"fetch {source.path}")
                 self._air[vid, source.path] = _InAir(task, flight)
 
@@ -123,30 +143,44 @@ class Flights:
         """End all; what they have stays and is resumed at the next start."""
         await cancel_all(*(air.task for air in self._air.values()))
 
-    async def _fly(self, vid: str, source: Source, flight: Flight, failed_before: int) -> None:
+    async def _fly(self, vid: str, wish: Wish, flight: Flight, failed_before: int) -> None:
+        source = flight.source
         try:
             await self._fetcher.fetch(vid, source, flight)
-            log.info("%s is present", source.path)
+            if flight.published is not None:
+                text, size = PROVED[flight.published.proof], flight.published.size_bytes
+                await self._tell(wish, source, Kind.PUBLISHED, text, size=size)
         except VersionGone:
             log.info("%s: its version was removed", source.path)
         except Stopped:
             log.info("%s: somebody stopped it", source.path)
         except FetchFailed as e:
-            await self._failed(vid, source, " — ".join((e.text, *e.next_steps)), failed_before)
+            await self._failed(vid, wish, source, " — ".join((e.text, *e.next_steps)), failed_before)
         except Exception:
             # The rim: a bug must neither end the mirror nor be tried again every pass.
             log.exception("fetching %s failed by a bug", source.path)
-            await self._failed(vid, source, "internal error; the mirror's log has the story", failed_before)
+            error = "internal error; the mirror's log has the story"
+            await self._failed(vid, wish, source, error, failed_before)
         finally:
             self._air.pop((vid, source.path), None)
             self.landed.set()
 
-    async def _failed(self, vid: str, source: Source, error: str, failed_before: int) -> None:
+    async def _failed(self, vid: str, wish: Wish, source: Source, error: str, failed_before: int) -> None:
         self.failures += 1
         log.error("%s failed: %s", source.path, error)
         failure = Failure(error, self._clock.unix_s(), failed_before + 1)
         if not await self._note(vid, source.path, failure):
             self._unnoted[vid, source.path] = failure
+        if failure.count & failed_before == 0:
+            # The 1st, 2nd, 4th, 8th … in a row: a controller that waits asks for ever.
+            times = f" (the {failure.count}th time in a row)" if failure.count > 2 else ""
+            await self._tell(wish, source, Kind.FAILED, error + times)
+
+    async def _tell(self, wish: Wish, source: Source, kind: Kind, text: str, size: int | None = None) -> None:
+        entry = Entry(
+            self._clock.unix_s(), kind, wish.model, wish.version, text, path=source.path, bytes=size
+        )
+        await self._history.note(entry)
 
     async def _note(self, vid: str, path: str, failure: Failure, *, retried: bool = False) -> bool:
         try:

@@ -55,7 +55,8 @@ class Mirror:
             await self._flights.start_missing(vid, stored)
         self._flights.landed.set()
         if created:
-            text = f"{len(stored.wish.files)} files to fetch"
+            count = len(stored.wish.files)
+            text = f"{count} file{'' if count == 1 else 's'} to fetch"
             await self._history.note(
                 Entry(self._clock.unix_s(), Kind.ASKED, model, version, text, asked_by=asked_by)
             )

@@ -21,7 +21,7 @@ from typing import Any
 
 from llmgw_mirror.adapters.disk import TEMPORARY, DiskThreads, make_folders, sync_folder, write_atomically
 from llmgw_mirror.adapters.owners import Owner, provably_gone, same_boot, this_process
-from llmgw_mirror.adapters.store import Store
+from llmgw_mirror.adapters.store import Store, git_blob
 from llmgw_mirror.core.transfer import PartSeen
 
 log = logging.getLogger(__name__)
@@ -133,6 +133,21 @@ class Part:
 
         await self._shelf.threads.run(act)
         return sha256
+
+    async def git_id(self) -> str:
+        """Of the bytes here as a git blob. By a second reading: its hash begins with the length, which may
+        be known at the end only, and files with no better proof are small."""
+        digest = git_blob(self.length)
+        at = 0
+
+        def more() -> int:
+            for offset in range(at, min(at + 64 * PIECE_BYTES, self.length), PIECE_BYTES):
+                digest.update(os.pread(self._fd, min(PIECE_BYTES, self.length - offset), offset))
+            return at + 64 * PIECE_BYTES
+
+        while at < self.length:
+            at = await self._shelf.threads.run(more)
+        return digest.hexdigest()
 
     async def publish(self, sha256: str) -> None:
         """Move the sealed bytes to their place among the content; the label stays until `forget`, so that

@@ -46,6 +46,11 @@ def file_id(path: str) -> str:
     return hashlib.sha256(path.encode()).hexdigest()[:32]
 
 
+def git_blob(size_bytes: int) -> "hashlib._Hash":
+    """The hash whose digest, after so many bytes of content, is what git calls the file."""
+    return hashlib.sha1(f"blob {size_bytes}\0".encode(), usedforsecurity=False)
+
+
 @dataclass(frozen=True)
 class Stored:
     """One version as the disk has it; receipts whose content is gone are not among them."""
@@ -270,10 +275,10 @@ class Store:
         """What was set aside; its time is that of its setting aside."""
         return [(path, path.stat()) for path in sorted(self.damaged.iterdir())]
 
-    def hash_blob(self, sha256: str) -> str:
-        """Read content whole; returns what it hashes to."""
-        digest = hashlib.sha256()
+    def git_id(self, sha256: str) -> str:
+        """Read content whole; returns its id as a git blob. Raises FileNotFoundError."""
         with self.blob(sha256).open("rb") as file:
+            digest = git_blob(os.fstat(file.fileno()).st_size)
             while piece := file.read(READ_BYTES):
                 digest.update(piece)
         return digest.hexdigest()

@@ -6,6 +6,7 @@ Case numbers (H…) are those of the public failures each rule answers; shared b
 from dataclasses import dataclass
 
 from llmgw_mirror.core.headers import ContentRange
+from llmgw_mirror.core.versions import Proof
 
 #: Answers that say "not now": too early, too many, and the server's own troubles.
 PASSING = frozenset({408, 425, 429, 500, 502, 503, 504, 507, 509, 520, 521, 522, 523, 524})
@@ -17,6 +18,16 @@ class Want:
 
     sha256: str | None
     size_bytes: int | None
+    #: The registry's id of the file as a git blob: a sha1, the proof where no sha256 is published. Beside one
+    #: it is the id of a pointer file, and proves nothing of the content.
+    git_id: str | None = None
+
+    @property
+    def proof(self) -> Proof:
+        """What the content will have been proved by, once it is here."""
+        if self.sha256 is not None:
+            return Proof.SHA256
+        return Proof.NONE if self.git_id is None else Proof.GIT
 
 
 @dataclass(frozen=True)
@@ -108,7 +119,7 @@ def next_request(part: PartSeen, want: Want) -> AskFrom | Complete | StartOver:
             return StartOver(f"{part.length} bytes are here of a file of {expected}")
     if part.length == 0:
         return AskFrom(0, None)
-    if part.validator is None and want.sha256 is None:
+    if part.validator is None and want.proof is Proof.NONE:
         # Nothing would show that the rest belongs to another content.
         return StartOver("upstream gave no strong ETag or date, and no checksum is published")
     return AskFrom(part.length, part.validator)
@@ -130,7 +141,7 @@ def on_answer(
         total = head.content_length
         if (wrong := _wrong_total(total, want)) is not None:
             return Refuse(wrong)
-        if not head.delimited and want.size_bytes is None and want.sha256 is None:
+        if not head.delimited and want.size_bytes is None and want.proof is Proof.NONE:
             return Refuse(
                 "upstream says no length, and neither size nor checksum is published: "
                 "a transfer cut short could not be told; give the size or the checksum"
@@ -215,12 +226,14 @@ def body_end(
     return Refuse(f"upstream sent {received} bytes, expected {expected}; removed", spoiled=True)
 
 
-def verdict(want: Want, *, sha256: str, size_bytes: int) -> str | None:
-    """What is wrong with a complete file; None: nothing."""
+def verdict(want: Want, *, sha256: str, size_bytes: int, git_id: str | None = None) -> str | None:
+    """What is wrong with a complete file; None: nothing. `git_id`: of what is here, where it is the proof."""
     if want.size_bytes is not None and size_bytes != want.size_bytes:
         return f"got {size_bytes} bytes, expected {want.size_bytes}; removed"
     if want.sha256 is not None and sha256 != want.sha256:
         return f"got sha256 {sha256}, expected {want.sha256}; removed"
+    if want.proof is Proof.GIT and git_id != want.git_id:
+        return f"got git id {git_id} (sha256 {sha256}), expected git id {want.git_id}; removed"
     return None
 
 

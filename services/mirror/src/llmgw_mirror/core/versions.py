@@ -315,4 +315,8 @@ def differences(stored: Sequence[Source], asked: Sequence[Source]) -> list[str]:
                 # The URL itself stays out: a signed one is a credential.
                 values = "" if field == "url" else f": {want}, not {have}"
                 found.append(f"{path} has another {field}{values}")
+        # Not every caller knows of git ids; two that are told must agree.
+        have, want = ours[path].git_id, theirs[path].git_id
+        if None not in (have, want) and have != want:
+            found.append(f"{path} has another git id: {want}, not {have}")
     return found
