@@ -13,6 +13,7 @@ from llmgw_kit.errors import InvalidRequest
 from llmgw_kit.settings import ServiceSettings
 from llmgw_kit.tls import TlsFiles
 from llmgw_mirror.core.origins import check_url, origin_of
+from llmgw_mirror.core.registry_names import check_base
 from llmgw_mirror.manners import Pace
 
 
@@ -76,6 +77,15 @@ class MirrorSettings(ServiceSettings):
         {}, description="bearer token by origin (https://HOST[:PORT]); sent to that origin alone"
     )
     connect_timeout_s: float = Field(10.0, gt=0, description="to connect to an upstream")
+    registry_url: str | None = Field(
+        None, description="base URL of the registry to search, perhaps with a path; none: nothing is searched"
+    )
+    registry_token: SecretStr | None = Field(
+        None, description="bearer token for the registry; sent to its origin alone, for its files as well"
+    )
+    registry_timeout_s: float = Field(
+        10.0, gt=0, description="for one answer of the registry, redirects and body included"
+    )
 
     parallel_fetches: int = Field(4, ge=1, le=64, description="files fetched at once")
     stall_window_s: float = Field(
@@ -141,6 +151,17 @@ class MirrorSettings(ServiceSettings):
             if url.startswith("file:") or str(origin_of(url)) != url.rstrip("/"):
                 raise ValueError(f"{url!r} is not an origin; expected https://HOST or http://HOST:PORT")
         return tokens
+
+    @field_validator("registry_url")
+    @classmethod
+    def _registry(cls, url: str | None) -> str | None:
+        if url is None:
+            return None
+        try:
+            check_url(url, what="registry_url")
+        except InvalidRequest as e:
+            raise _told(e) from None
+        return check_base(url)
 
     @field_validator("upstream_proxy")
     @classmethod

@@ -7,7 +7,7 @@ Names of fields and their traps: the Hub's protocol as its clients use it (docs/
 import json
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any
 
@@ -158,6 +158,22 @@ def listing(value: Any, *, asked: str) -> RepositoryListing:
         license=_license(card) if isinstance(card, Mapping) else None,
         parameters=_count(tensors.get("total")) if isinstance(tensors, Mapping) else None,
     )
+
+
+def has_sizes(value: Any) -> bool:
+    """Whether `revision` info came with blobs: without them, rows are bare names."""
+    rows = value.get("siblings") if isinstance(value, Mapping) else None
+    return not rows or any(isinstance(row, Mapping) and "size" in row for row in rows)
+
+
+def with_rows(
+    found: RepositoryListing,
+    files: tuple[ListedFile, ...],
+    odd: tuple[OddFile, ...],
+    paths: frozenset[str] | None,
+) -> RepositoryListing:
+    """The same repository with its files from elsewhere."""
+    return replace(found, files=files, odd=odd, paths=paths)
 
 
 def _license(card: Mapping[str, Any]) -> str | None:

@@ -111,7 +111,7 @@ def of_group(
             ("take another group, or join them and publish the result",), blocks=True,
         ))  # fmt: skip
     found += [Warning("index_unread", f"an index was not read: {why}") for why in unread]
-    found += _files(group.files)
+    found += of_files(group.files)
     if (fit := fits(group.total_bytes, fleet)) is not None:
         found.append(fit)
     return tuple(found)
@@ -169,7 +169,8 @@ def _pickled(others: Sequence[FileGroup]) -> Warning:
     )  # fmt: skip
 
 
-def _files(files: Sequence[ListedFile]) -> list[Warning]:
+def of_files(files: Sequence[ListedFile]) -> list[Warning]:
+    """What their rows say, or do not."""
     found = []
     odd = [f"{file.path} ({file.odd})" for file in files if file.size_bytes is None]
     if odd:
