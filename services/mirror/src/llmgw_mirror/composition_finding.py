@@ -33,7 +33,7 @@ class Finders:
 
 
 def tokens_of(settings: MirrorSettings) -> Mapping[str, str]:
-    """By origin, for fetches: the registry's files want the registry's token, unless its origin was given one."""
+    """By origin, for fetches: files of the registry want its token, unless its origin was given one."""
     given = {origin: token.get_secret_value() for origin, token in settings.upstream_tokens.items()}
     if settings.registry_url is None or settings.registry_token is None:
         return given

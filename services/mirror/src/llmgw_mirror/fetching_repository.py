@@ -127,8 +127,8 @@ class FetchingRepository:
         along = {file.path for file in chosen.along}
         return [
             Source(
-                file.path, file_url(base, at.id, at.commit, file.path), file.sha256, file.size_bytes, file.git_id,
-                companion=file.path in along,
+                file.path, file_url(base, at.id, at.commit, file.path), file.sha256, file.size_bytes,
+                file.git_id, companion=file.path in along,
             )
             for file in chosen.all_files
         ]  # fmt: skip
@@ -156,8 +156,9 @@ def _must_agree(known: VersionView, asked: Sequence[Source], proposed: str) -> N
         return
     more = f"; and {len(unlike) - 5} more" if len(unlike) > 5 else ""
     names = [proposed] if proposed != known.version else []
+    of = f"version {known.version!r} of {known.model!r}"
     raise Conflict(
-        f"version {known.version!r} of {known.model!r} is known with other files: {'; '.join(unlike[:5])}{more}",
+        f"{of} is known with other files: {'; '.join(unlike[:5])}{more}",
         code="version_differs",
         next_steps=[
             *(f"leave the name away: then it is called {name}" for name in names),

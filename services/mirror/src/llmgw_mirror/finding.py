@@ -103,7 +103,7 @@ class Finding:
         self, words: str, *, author: str | None = None, filters: Sequence[str] = (), sort: str | None = None,
         limit: int | None = None,
     ) -> tuple[list[Found], bool]:  # fmt: skip
-        """Rows, odd ones too, and whether there are more. Raises InvalidRequest and what the registry does."""
+        """Rows, odd ones too, and whether there are more. Raises as the registry does, and InvalidRequest."""
         registry = self.registry
         parameters = _parameters(words, author, filters, sort)
         count = LIMIT_USUAL if limit is None else limit
@@ -192,7 +192,7 @@ class Finding:
         none of them costs one time-out."""
         files = {file.path: file for file in listing.files}
         paths = worth_reading(files, groups)
-        unread = {path: "there are too many of them" for path in paths[INDEXES_READ_MAX:]}
+        unread = dict.fromkeys(paths[INDEXES_READ_MAX:], "there are too many of them")
         indexes: list[ShardIndex] = []
 
         async def read(path: str) -> None:

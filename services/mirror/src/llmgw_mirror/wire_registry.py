@@ -50,9 +50,9 @@ def state_to(state: RegistryState | None) -> pb.GetRegistryResponse:
 def found_to(found: Found) -> pb.FoundRepository:
     row = found.row
     return pb.FoundRepository(
-        id=row.id, odd=row.odd, gated=row.gated, private=row.private, downloads=row.downloads, likes=row.likes,
-        modified_unix_s=row.modified, pipeline_tag=row.pipeline_tag, library=row.library, tags=row.tags,
-        versions_here=found.versions_here,
+        id=row.id, odd=row.odd, gated=row.gated, private=row.private, downloads=row.downloads,
+        likes=row.likes, modified_unix_s=row.modified, pipeline_tag=row.pipeline_tag, library=row.library,
+        tags=row.tags, versions_here=found.versions_here,
     )  # fmt: skip
 
 

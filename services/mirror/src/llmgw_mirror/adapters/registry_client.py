@@ -53,9 +53,8 @@ class RegistryClient:
         while url is not None:
             visited.add(url)
             got = await self.http.get(url, what="the search", most_bytes=PAGE_MAX_BYTES)
-            rows += await self._read(
-                got.body, "the search", lambda value: search_rows(value, most=limit + 1 - len(rows))
-            )
+            page = await self._read(got.body, "the search", lambda value: search_rows(value, most=limit + 1))
+            rows += page[: limit + 1 - len(rows)]
             try:
                 url = next_page(got.link, here=url, visited=visited, most=SEARCH_PAGES_MAX)
             except BadPage as e:

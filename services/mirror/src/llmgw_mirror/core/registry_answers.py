@@ -53,7 +53,7 @@ def refusal(said: Said, *, what: str, base_url: str, has_token: bool) -> LlmgwEr
                         next_steps=["name a branch, a tag or a commit that the registry has"])  # fmt: skip
     if code == "entrynotfound":
         return NotFound(f"{what} is not in the registry{words}", code="file_not_found",
-                        next_steps=["list the files again: the listing may be of another commit"])  # fmt: skip
+                        next_steps=["list the files again: they may be of another commit"])  # fmt: skip
     if code == "reponotfound" or said.status in (401, 404):
         return _unknown(what, base_url, words, told=bool(code), has_token=has_token)
     if said.status == 403:
@@ -62,7 +62,8 @@ def refusal(said: Said, *, what: str, base_url: str, has_token: bool) -> LlmgwEr
     if said.status in (400, 413, 414, 422):
         return InvalidRequest(f"the registry does not take this request{words}", code="registry_refuses")
     return Unavailable(
-        f"the registry at {base_url} answered {said.status} when asked for {what}{words}", code="registry_odd",
+        f"the registry at {base_url} answered {said.status} when asked for {what}{words}",
+        code="registry_odd",
         next_steps=["see whether registry_url is that of a registry"],
     )  # fmt: skip
 
