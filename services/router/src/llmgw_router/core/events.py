@@ -57,10 +57,13 @@ def _from_its_line(tail: bytes) -> bytes:
 class EventTail:
     """The end of what was relayed so far."""
 
-    __slots__ = ("_before", "_dialect", "_finished", "_last", "_sequence", "_tail")
+    __slots__ = ("_before", "_dialect", "_finished", "_last", "_sequence", "_tail", "_typed")
 
     def __init__(self, dialect: Dialect) -> None:
         self._dialect = dialect
+        #: Whether its last event has a type.
+        self._typed = dialect is not Dialect.CHAT
+        #: Ends with the last bytes that were relayed, as many as are looked at; cut when that is.
         self._tail = b""
         #: The last two pieces, kept as they are.
         self._last = self._before = b""
@@ -69,18 +72,19 @@ class EventTail:
 
     def note(self, payload: bytes) -> None:
         """Called with every relayed piece, in order; costs little in the common dialect."""
-        before = self._tail
-        self._tail = (
-            payload[-_TAIL_BYTES:] if len(payload) >= _TAIL_BYTES else (before + payload)[-_TAIL_BYTES:]
-        )
         self._before, self._last = self._last, payload
-        if self._dialect is not Dialect.CHAT:
-            self._note_typed(before, payload)
+        if self._typed or len(payload) < _TAIL_BYTES:
+            before = self._tail[-_TAIL_BYTES:]
+            self._tail = before + payload
+            if self._typed:
+                self._note_typed(before, payload)
+        else:
+            self._tail = payload
 
     def _note_typed(self, before: bytes, payload: bytes) -> None:
         # These name their last event at its beginning, which may be far behind when it ends, and which
         # may have come in two reads.
-        text = before + payload
+        text = self._tail
         for word in _LAST[self._dialect]:
             if word in text and _ENDINGS[self._dialect].search(_from_its_line(before) + payload) is not None:
                 self._finished = True
@@ -92,7 +96,7 @@ class EventTail:
     def finished(self) -> bool:
         """Whether the stream had said its last word: its end, however it came, is an end."""
         return self._finished or (
-            self._dialect is Dialect.CHAT and _DONE.search(_from_its_line(self._tail)) is not None
+            not self._typed and _DONE.search(_from_its_line(self._tail[-_TAIL_BYTES:])) is not None
         )
 
     def failure(self) -> Failure | None:
@@ -108,7 +112,7 @@ class EventTail:
 
     def interruption(self, kind: Kind, message: str) -> bytes:
         """The error event, on its own: an event left open is closed by a blank line first."""
-        tail = self._tail
+        tail = self._tail[-_TAIL_BYTES:]
         if not tail or tail.endswith(_BLANK):
             closing = b""
         elif tail.endswith(b"\n"):

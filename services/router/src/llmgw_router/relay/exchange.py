@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from llmgw_router.core import errors
 from llmgw_router.core.errors import Kind
 from llmgw_router.core.heartbeat import only_comments
-from llmgw_router.core.routes import Dialect
+from llmgw_router.core.routes import RESPONSES
 from llmgw_router.core.table import ModelRow, Waiting, while_cold
 from llmgw_router.relay.accounting import CONNECT
 from llmgw_router.relay.blame import blame, explain
@@ -232,7 +232,7 @@ class Exchange(Ending):
     def _first_said(self, connection: UpstreamConnection, payload: bytes) -> None:
         self.first_ns = monotonic_ns()
         self.phase = RELAYING
-        if self.dialect is Dialect.RESPONSES:
+        if self.dialect is RESPONSES:
             note_response(self, payload)
         endpoint = self.endpoint
         assert endpoint is not None
@@ -259,7 +259,7 @@ class Exchange(Ending):
                 if not payload:
                     return
             self.first_ns = now_ns
-            if self.dialect is Dialect.RESPONSES:
+            if self.dialect is RESPONSES:
                 note_response(self, payload)
             if self.decision is not None:
                 explain(self, connection, self.decision)

@@ -10,7 +10,7 @@ from time import monotonic_ns, time_ns
 from typing import TYPE_CHECKING
 
 from llmgw_router.core.config import Telemetry
-from llmgw_router.core.routes import Content
+from llmgw_router.core.routes import HELD, JSON
 from llmgw_router.core.usage import (
     COUNTED,
     ENGINE,
@@ -102,7 +102,7 @@ class Metering:
     def meter(self, exchange: "Ending") -> "Meter | None":
         """Begin, when a request is sent to its first engine; None: nothing is used by it."""
         entry = exchange.entry
-        if entry is None or entry.content is Content.HELD:
+        if entry is None or entry.content is HELD:
             # A look at a response that was made before: what that has used is noted.
             return None
         made = Meter(self, exchange)
@@ -262,7 +262,7 @@ class Meter:
 def _guess(exchange: "Ending") -> int | None:
     entry = exchange.entry
     # Of a form the most part is a file.
-    return guessed_prompt(exchange.body_bytes) if entry and entry.content is Content.JSON else None
+    return guessed_prompt(exchange.body_bytes) if entry and entry.content is JSON else None
 
 
 def _closing(

@@ -7,7 +7,7 @@ from llmgw_router.core import multipart
 from llmgw_router.core.body import BodyRefused, NeedsSteps, model_of, with_model
 from llmgw_router.core.errors import BAD_FORM
 from llmgw_router.core.heartbeat import streams
-from llmgw_router.core.routes import Content
+from llmgw_router.core.routes import JSON, Content
 from llmgw_router.core.scan import BIG_BYTES, Found, Steps, scan
 from llmgw_router.core.scan import with_model as with_model_at
 from llmgw_router.relay.phase import OVER
@@ -28,7 +28,7 @@ def read_model(exchange: "Exchange", go_on: "GoOn") -> None:
     assert entry is not None
     body = exchange.body
     try:
-        if entry.content is Content.JSON:
+        if entry.content is JSON:
             content_type = None
         else:
             content_type = _content_type(exchange.head)
@@ -46,7 +46,7 @@ def read_model(exchange: "Exchange", go_on: "GoOn") -> None:
             _step(exchange, scan(body), go_on)
             return
         else:
-            name = model_of(bytes(body))
+            name = model_of(body if type(body) is bytes else bytes(body))
     except NeedsSteps:
         _step(exchange, scan(body), go_on)
         return

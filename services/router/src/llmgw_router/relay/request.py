@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 from llmgw_router.core.errors import Kind
 from llmgw_router.core.heads import block, named_by_connection, without
 from llmgw_router.core.paths import split
-from llmgw_router.core.routes import HOT, Content, Dialect, Route, find
+from llmgw_router.core.routes import HELD, HOT, Dialect, Route, find
 
 if TYPE_CHECKING:
     from llmgw_router.core.keys import KeyRow
@@ -121,7 +121,7 @@ class Request:
         target = self.path + self.query if self.query else self.path
         entry = self.entry
         assert entry is not None
-        if entry.content is Content.HELD:
+        if entry.content is HELD:
             return self._held_head(endpoint.request_lines(self.method, target))
         known = self.known
         return b"%b%bx-request-id: %b\r\ncontent-length: %d\r\n\r\n" % (

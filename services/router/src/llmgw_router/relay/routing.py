@@ -7,7 +7,7 @@ from llmgw_router.core import errors
 from llmgw_router.core.keys import KeyRow, may_use
 from llmgw_router.core.paths import BadPath
 from llmgw_router.core.profiles import ProfileRefused, choose
-from llmgw_router.core.routes import Content, Dialect
+from llmgw_router.core.routes import HELD, RESPONSES
 from llmgw_router.relay.access import is_guarded
 from llmgw_router.relay.cors import preflight, shown
 from llmgw_router.relay.held import ask_holder, continued_at
@@ -73,7 +73,7 @@ def route(exchange: "Exchange") -> None:
     if hub.refusing:
         exchange.refuse(errors.STOPPING, "This router is stopping; ask again.", retry_after_s=1)
         return
-    if entry.content is Content.HELD:
+    if entry.content is HELD:
         ask_holder(exchange)
     else:
         read_model(exchange, named)
@@ -108,7 +108,7 @@ def named(exchange: "Exchange", name: str) -> None:
             exchange.refuse(errors.BAD_PROFILE, str(refused))
             return
     endpoints = target.endpoints
-    if exchange.dialect is Dialect.RESPONSES:
+    if exchange.dialect is RESPONSES:
         holder = continued_at(exchange, target)
         if holder is not None:
             endpoints = (holder,)
