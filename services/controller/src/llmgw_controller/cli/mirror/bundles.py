@@ -18,6 +18,7 @@ from llmgw_controller.cli.mirror.names import VersionName, label, resolved
 from llmgw_controller.cli.page import Column, Page, table, wrapped
 from llmgw_controller.cli.terminal import say
 from llmgw_controller.cli.text import count, duration, iso, joined, moment, size, size_of
+from llmgw_kit.text import in_one_line
 
 
 @click.command("export")
@@ -159,9 +160,8 @@ def render_bundles(page: Page, answer: pb.ListBundlesResponse, *, at: float) -> 
         page.line(("next: set bundle_dir in the mirror's configuration", "dim"))
         return
     total = sum(one.bytes for one in answer.bundles)
-    wrapped(
-        page, [], f"data 0 s old · {count(len(answer.bundles), 'bundle')}, {size(total)}, in {answer.folder}"
-    )
+    told = f"{count(len(answer.bundles), 'bundle')}, {size(total)}, in {answer.folder}"
+    wrapped(page, [], in_one_line(f"data 0 s old · {told}"))
     if not answer.bundles:
         page.line(("next: llmgwctl mirror export MODEL@VERSION --name FILE", "dim"))
         return

@@ -1,7 +1,6 @@
 """`llmgwctl mirror fetch`: a repository's files brought here, tried again, or stopped."""
 
 import json
-import shlex
 import sys
 from dataclasses import dataclass
 from typing import Any, NoReturn
@@ -16,7 +15,7 @@ from llmgw_controller.cli.mirror.downloads import summary, version_lines
 from llmgw_controller.cli.mirror.fleet import Fleet, fleet_of
 from llmgw_controller.cli.mirror.live import Live
 from llmgw_controller.cli.mirror.names import VersionName, label, resolved, typed
-from llmgw_controller.cli.mirror.words import repository_json, version_json, warn, warning_json
+from llmgw_controller.cli.mirror.words import offer, repository_json, version_json, warn, warning_json
 from llmgw_controller.cli.page import Page
 from llmgw_controller.cli.terminal import say
 from llmgw_controller.cli.text import count, size
@@ -93,7 +92,7 @@ class Wish:
             asked_by=asked_by(),
         )  # fmt: skip
 
-    def line(self, commit: str | None) -> str:
+    def again(self, commit: str | None) -> list[str]:
         """To type; pinned to the commit that was looked at, whatever its branch does meanwhile."""
         at = commit or self.revision
         words = ["llmgwctl", "mirror", "fetch", self.repository, *(["--revision", at] if at else [])]
@@ -101,7 +100,7 @@ class Wish:
         words += [word for one in self.paths for word in ("--file", one)]
         words += ["--as", "@".join(self.name)] if self.name else []
         words += [word for one in self.accepted for word in ("--accept", one)]
-        return shlex.join(words)
+        return words
 
 
 def _asked(session: MirrorSession, wish: Wish, *, dry_run: bool) -> pb.WeightsVersion:
@@ -139,7 +138,7 @@ def render_asked(
         along = ", comes along" if file.companion else ""
         here = ", here" if file.state == pb.WEIGHTS_STATE_PRESENT else ""
         page.line(f"   {file.path}  {size(opt(file, 'size_bytes'))}{along}{here}")
-    page.line((f"next: {wish.line(one.repository.commit or None)}", "dim"))
+    offer(page, wish.again(one.repository.commit or None))
 
 
 def fetch_json(answer: pb.FetchRepositoryResponse, fleet: Fleet, *, dry_run: bool) -> Json:

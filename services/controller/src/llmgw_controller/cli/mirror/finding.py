@@ -11,9 +11,10 @@ from llmgw_controller.cli.exits import EXIT_TROUBLE
 from llmgw_controller.cli.mirror.client import REGISTRY_TIMEOUT_S, TIMEOUT_S, MirrorSession
 from llmgw_controller.cli.mirror.fleet import Fleet, fleet_of
 from llmgw_controller.cli.mirror.names import short
-from llmgw_controller.cli.mirror.words import checksum, repository_json, warn, warning_json
+from llmgw_controller.cli.mirror.words import checksum, offer, repository_json, warn, warning_json
 from llmgw_controller.cli.page import Column, Page, Piece, Row, Span, table, wrapped
 from llmgw_controller.cli.text import count, iso, joined, moment, size
+from llmgw_kit.text import in_one_line
 
 SORTS = ("downloads", "likes", "modified", "created", "trending")
 #: Files beneath the groups, unless all are asked for.
@@ -53,7 +54,7 @@ def render_search(page: Page, answer: pb.SearchResponse, *, words: str) -> int:
         return 0
     columns = [
         Column(""), Column("REPOSITORY", most=44), Column("DOWNLOADS", right=True),
-        Column("LIKES", right=True), Column("CHANGED"), Column("GATED", most=8), Column("HERE", most=16),
+        Column("LIKES", right=True), Column("CHANGED"), Column("GATED", most=15), Column("HERE", most=16),
     ]  # fmt: skip
     table(page, columns, [_found(one) for one in answer.repositories])
     whole = next((one.id for one in answer.repositories if not one.HasField("odd")), None)
@@ -147,7 +148,7 @@ def render_files(
         told.append(f"license {answer.license}")
     if answer.HasField("disk_free_bytes"):
         told.append(f"disk free {size(answer.disk_free_bytes)}")
-    wrapped(page, [], " · ".join(told))
+    wrapped(page, [], in_one_line(" · ".join(told)))
     # The word is the registry's own; without a grant a fetch of it ends with 403.
     if answer.HasField("gated"):
         wrapped(page, [(" * ", "")], f"gated ({answer.gated}): the mirror's token must have been granted it")
@@ -163,9 +164,10 @@ def render_files(
     _groups(page, answer)
     _files(page, answer, groups, every=every)
     best = next((group for group in answer.groups if group.preselected), answer.groups[0])
-    chosen = f" --group {shlex.quote(best.name)}" if len(answer.groups) > 1 else ""
-    at = f" --revision {one.revision if one.HasField('revision') else short(one.commit)}"
-    page.line((f"next: llmgwctl mirror fetch {shlex.quote(one.id)}{at}{chosen} --dry-run", "dim"))
+    chosen = ["--group", best.name] if len(answer.groups) > 1 else []
+    # At the commit that was listed: between two commands a branch may move.
+    pinned = ["--revision", one.commit]
+    offer(page, ["llmgwctl", "mirror", "fetch", one.id, *pinned, *chosen, "--dry-run"])
     return _exit_of(answer)
 
 

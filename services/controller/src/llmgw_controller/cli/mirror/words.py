@@ -1,5 +1,6 @@
 """States, checksums and warnings in the words that tables and JSON use."""
 
+import shlex
 from collections.abc import Iterable
 from typing import Any
 
@@ -50,6 +51,17 @@ def warn(page: Page, warnings: Iterable[pb.Warning], *, accepted: Iterable[str] 
             wrapped(page, [("     ", "dim")], step)
         if blocks:
             page.line((f"     to take it all the same: --accept {one.code}", "dim"))
+
+
+def offer(page: Page, words: Iterable[str]) -> None:
+    """What to type next: in several lines that a shell takes as one, where it is too long for the page."""
+    line = "next:"
+    for word in map(shlex.quote, words):
+        if len(line) + 1 + len(word) > page.width - 2:
+            page.line((f"{line} \\", "dim"))
+            line = "     "
+        line += f" {word}"
+    page.line((line, "dim"))
 
 
 def warning_json(one: pb.Warning) -> Json:
