@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from .hub_served import Served, serving
 from .scripted import Upstream, upstream
 from .world import World, world
 
@@ -20,4 +21,11 @@ async def hub() -> AsyncIterator[Upstream]:
 async def here(tmp_path: Path) -> AsyncIterator[World]:
     """A mirror in this process, without Postgres."""
     async with world(tmp_path / "store") as made:
+        yield made
+
+
+@pytest.fixture
+async def served(hub: Upstream, tmp_path: Path) -> AsyncIterator[Served]:
+    """A mirror that listens, for clients of the Hub."""
+    async with serving(tmp_path, hub) as made:
         yield made

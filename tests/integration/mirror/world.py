@@ -2,6 +2,7 @@
 
 import asyncio
 import hashlib
+import ssl
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -108,13 +109,23 @@ class World:
 
 
 @asynccontextmanager
-async def listening(here: World, *, piece_bytes: int = PIECE_BYTES) -> AsyncIterator[HostPort]:
-    """The HTTP listener for nodes, as `serve` opens it, on a port of the system's."""
+async def listening(
+    here: World, *, piece_bytes: int = PIECE_BYTES, tls: ssl.SSLContext | None = None,
+    asked: list[str] | None = None,
+) -> AsyncIterator[HostPort]:  # fmt: skip
+    """The HTTP listener for nodes, as `serve` opens it, on a port of the system's. `asked` is told the path
+    of every request that was answered."""
     built = here.built
     answers = FileAnswers(here.mirror.content, built.readers, built.reads, stall_s=here.settings.send_stall_s)
     here.answers = answers
     weights = WeightsHttp(here.mirror, answers)
     app = web.Application(middlewares=[error_edge])
+
+    async def note(request: web.Request, response: web.StreamResponse) -> None:
+        if asked is not None:
+            asked.append(request.rel_url.raw_path)
+
+    app.on_response_prepare.append(note)
     clock = SystemClock()
     hashes = PieceHashes(here.store, clock, piece_bytes=piece_bytes)
     swarm = SwarmHttp(
@@ -124,7 +135,7 @@ async def listening(here: World, *, piece_bytes: int = PIECE_BYTES) -> AsyncIter
     hub = build_hub(here.settings, built, answers, clock)
     app.add_routes([*swarm.routes(), *weights.routes(), *hub.routes()])
     sockets = bind(HostPort("127.0.0.1", 0), flag="--http-listen")
-    runner = await telemetry.serve_http(app, sockets, shutdown_s=1.0)
+    runner = await telemetry.serve_http(app, sockets, shutdown_s=1.0, tls=tls)
     try:
         yield bound_address(sockets, "127.0.0.1")
     finally:

@@ -6,7 +6,7 @@ from aiohttp import web
 
 from llmgw_mirror.adapters.file_answer import FileAnswers
 from llmgw_mirror.adapters.hub_index import HubIndex
-from llmgw_mirror.adapters.hub_refusals import Refusal, not_found, on_its_way
+from llmgw_mirror.adapters.hub_refusals import FETCH_AGAIN, NOT_CHOSEN, Refusal, not_found, on_its_way
 from llmgw_mirror.core.hub import At, HeldFile, Missing, Offer, look_up, wait_s
 from llmgw_mirror.core.hub_requests import Resolve, client_generation
 from llmgw_mirror.service import Mirror
@@ -28,42 +28,39 @@ class HubFiles:
         """HEAD or GET of a file at a commit. Raises Refusal."""
         found = look_up(at, asked.path)
         if isinstance(found, HeldFile):
-            if at.commit is not None and await self._index.there(found):
+            if at.commit is None:
+                # Of a version without a repository, which gets its commit when it is whole.
+                raise await self.coming(at.offers, None)
+            if await self._index.there(found):
                 return await self._file(request, found, at.commit)
-            # Set aside as damaged, and on its way again; or its version has no commit before it is whole.
+            # Set aside as damaged, and on its way again.
             found = Missing.COMING, tuple(offer for offer in at.offers if asked.path in offer.held)
         why, offers = found
-        what = f"{asked.path!r} of {asked.repository!r}"
         if why is Missing.COMING:
             raise await self.coming(offers, at.commit, path=asked.path)
-        if why is Missing.FAILED:
-            error = next(offer.failed[asked.path] for offer in offers if asked.path in offer.failed)
-            raise not_found("FetchFailed", f"{what} failed: {error}", "an operator has to fetch it again")
+        if why is Missing.STUCK:
+            raise _stuck(asked.path, next(offer.stuck[asked.path] for offer in offers))
+        what = f"{asked.path!r} of {asked.repository!r}"
         if why is Missing.NO_SUCH_FILE:
             raise not_found("EntryNotFound", f"{what} does not exist at this commit", commit=at.commit)
         # Without the commit: it may be chosen later, and a client would remember that there is none.
-        raise not_found(
-            "EntryNotFound", f"{what} is not on this mirror", "operators choose what is mirrored: ask for it"
-        )
+        raise not_found("EntryNotFound", f"{what} is not on this mirror", NOT_CHOSEN)
 
     async def coming(
         self, offers: Sequence[Offer], commit: str | None, *, path: str | None = None
     ) -> Refusal:
         """One file, or all of the versions, with the soonest of their estimates."""
-        waits: list[float] = []
-        here, total = 0, None
-        for offer in offers:
-            view = await self._mirror.version(offer.model, offer.version)
-            if view is None:
-                continue
-            files = [file for file in view.files if path in (None, file.source.path)]
-            sizes = [file.size_bytes for file in files if file.size_bytes is not None]
-            here = sum(file.received_bytes for file in files)
-            total = sum(sizes) if len(sizes) == len(files) else None
-            if (wait := wait_s(view, path)) is not None:
-                waits.append(wait)
+        views = [await self._mirror.version(offer.model, offer.version) for offer in offers]
+        found = [view for view in views if view is not None]
+        waits = [wait for view in found if (wait := wait_s(view, path)) is not None]
+        files = [file for view in found for file in view.files if path in (None, file.source.path)]
+        if path is not None and files and all(file.error is not None for file in files):
+            # Since the store was looked at, or noted nowhere because the disk is full.
+            return _stuck(path, files[0].error or "")
+        here = sum(file.received_bytes for file in files)
+        sizes = [file.size_bytes for file in files if file.size_bytes is not None]
+        of = f" of {sum(sizes)}" if len(sizes) == len(files) else ""
         what = "it" if path is None else repr(path)
-        of = "" if total is None else f" of {total}"
         told = f"{what} is on its way: {here}{of} bytes are here; ask again"
         return on_its_way(told, wait_s=min(waits, default=None), commit=commit)
 
@@ -79,6 +76,10 @@ class HubFiles:
         generation = client_generation(request.headers.get("User-Agent"))
         newer = generation is not None and generation >= SIZELESS_GENERATION
         return newer and file.size_bytes > self._big_bytes
+
+
+def _stuck(path: str, why: str) -> Refusal:
+    return not_found("FetchFailed", f"{path!r}: {why}", FETCH_AGAIN)
 
 
 async def _sizeless(request: web.Request, headers: Mapping[str, str]) -> web.StreamResponse:

@@ -16,7 +16,14 @@ from llmgw_kit.errors import LlmgwError
 from llmgw_mirror.adapters.hub_files import HubFiles
 from llmgw_mirror.adapters.hub_index import HubIndex
 from llmgw_mirror.adapters.hub_links import base_url, named_paths, next_link
-from llmgw_mirror.adapters.hub_refusals import Refusal, not_found, refusal_of, refused
+from llmgw_mirror.adapters.hub_refusals import (
+    FETCH_AGAIN,
+    NOT_CHOSEN,
+    Refusal,
+    not_found,
+    refusal_of,
+    refused,
+)
 from llmgw_mirror.core import hub_rows
 from llmgw_mirror.core.hub import MAIN, At, Offer, find
 from llmgw_mirror.core.hub_requests import (
@@ -108,7 +115,7 @@ class HubHttp:
             raise not_found(
                 "RepoNotFound",
                 f"repository {repository!r} is not on this mirror",
-                "operators choose what is mirrored: ask for it",
+                NOT_CHOSEN,
             )
         return offers
 
@@ -153,13 +160,13 @@ class HubHttp:
 def _must_come(at: At, repository: str) -> None:
     """Something is whole here, or will be. Of a revision that failed clients are told that there is none:
     for any other answer they fall back to what they have, be it half a folder (H23)."""
-    if at.whole or not all(offer.failed for offer in at.offers):
+    if at.whole or not all(offer.stuck for offer in at.offers):
         return
-    path, error = min(item for offer in at.offers for item in offer.failed.items())
+    path, why = min(item for offer in at.offers for item in offer.stuck.items())
     raise not_found(
         "RevisionNotFound",
-        f"nothing of {repository!r} is complete at this revision: {path} failed: {error}",
-        "an operator has to fetch it again",
+        f"nothing of {repository!r} is complete at this revision: {path}: {why}",
+        FETCH_AGAIN,
     )
 
 

@@ -93,7 +93,9 @@ class HubIndex:
             stored = self._store.load(vid)
             if stored is None:
                 return None
-            made = offer(stored.wish, stored.receipts, stored.failures, listing(self._store, vid))
+            failed = {path: failure.error for path, failure in stored.failures.items()}
+            stopped = {path: cancelled.told for path, cancelled in stored.cancelled.items()}
+            made = offer(stored.wish, stored.receipts, failed | stopped, listing(self._store, vid))
             settled = self._clock.unix_s() - changed_ns / 1e9 > TICK_S
             until = self._clock.monotonic_s() + (TRUSTED_S if settled else TRUSTED_SOON_S)
             read = _Read(changed_ns, None if made is None else made.repository, made, until)

@@ -17,6 +17,11 @@ RETRY_USUAL_S, RETRY_MOST_S = 10, 3600
 MESSAGE_MOST = 600
 
 
+#: Next steps, in the words of the person behind the client: what there is to do, an operator does.
+NOT_CHOSEN = "operators choose what is mirrored: ask for it"
+FETCH_AGAIN = "an operator has to fetch it again"
+
+
 class Refusal(LlmgwError):
     """An answer that is none. `commit` goes out as X-Repo-Commit, which together with EntryNotFound makes
     a client remember for ever that there is no such file."""

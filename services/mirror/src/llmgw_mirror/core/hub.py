@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 from llmgw_mirror.core.hub_requests import REPOSITORY_ID
-from llmgw_mirror.core.versions import COMMIT, Failure, Receipt, Source, VersionView, WeightsState, Wish
+from llmgw_mirror.core.versions import COMMIT, Receipt, Source, VersionView, WeightsState, Wish
 
 MAIN = "main"
 #: The least of a commit that is taken for one.
@@ -46,7 +46,8 @@ class Offer:
     """One version as the Hub's clients see it.
 
     `commit`: None while there is none, because a version that comes from no repository gets its own once
-    it is whole. `listing`: every path of the repository at the commit; None: not known."""
+    it is whole. `stuck`: files that failed or were stopped, and why. `listing`: every path of the
+    repository at the commit; None: not known."""
 
     model: str
     version: str
@@ -56,7 +57,7 @@ class Offer:
     created_at: float
     wished: frozenset[str]
     held: Mapping[str, HeldFile]
-    failed: Mapping[str, str]
+    stuck: Mapping[str, str]
     listing: frozenset[str] | None
 
     @property
@@ -65,8 +66,7 @@ class Offer:
 
 
 def offer(
-    wish: Wish, receipts: Mapping[str, Receipt], failures: Mapping[str, Failure],
-    listing: frozenset[str] | None,
+    wish: Wish, receipts: Mapping[str, Receipt], stuck: Mapping[str, str], listing: frozenset[str] | None
 ) -> Offer | None:  # fmt: skip
     """None: a name that no client could ask for. A version without a repository is offered under its
     model's name, at a commit made of its content: the same files have the same commit everywhere."""
@@ -74,7 +74,7 @@ def offer(
         file.path: _held(file, receipts[file.path]) for file in wish.files if file.path in receipts
     }  # fmt: skip
     wished = frozenset(file.path for file in wish.files)
-    failed = {path: failure.error for path, failure in failures.items() if path not in held}
+    stuck = {path: why for path, why in stuck.items() if path not in held}
     place = wish.repository
     if place is not None:
         names = frozenset() if place.revision is None else frozenset({_short(place.revision)})
@@ -87,7 +87,7 @@ def offer(
     if not REPOSITORY_ID.fullmatch(repository):
         return None
     return Offer(
-        wish.model, wish.version, repository, commit, names, wish.created_at, wished, held, failed, listing
+        wish.model, wish.version, repository, commit, names, wish.created_at, wished, held, stuck, listing
     )  # fmt: skip
 
 
@@ -179,7 +179,8 @@ class Missing(Enum):
     """Why a file is not served."""
 
     COMING = "coming"
-    FAILED = "failed"
+    #: Failed or stopped; somebody has to act.
+    STUCK = "stuck"
     #: The repository has none of that name at this commit: a client may remember it.
     NO_SUCH_FILE = "no such file"
     #: It may exist, and nobody chose it for this mirror.
@@ -192,10 +193,10 @@ def look_up(at: At, path: str) -> HeldFile | tuple[Missing, tuple[Offer, ...]]:
         if path in offer.held:
             return offer.held[path]
     wishing = tuple(offer for offer in at.offers if path in offer.wished)
-    if coming := tuple(offer for offer in wishing if path not in offer.failed):
+    if coming := tuple(offer for offer in wishing if path not in offer.stuck):
         return Missing.COMING, coming
     if wishing:
-        return Missing.FAILED, wishing
+        return Missing.STUCK, wishing
     listings = [offer.listing for offer in at.offers if offer.listing is not None]
     if at.commit is not None and listings and not any(path in listing for listing in listings):
         return Missing.NO_SUCH_FILE, ()
