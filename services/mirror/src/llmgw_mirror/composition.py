@@ -25,6 +25,7 @@ from llmgw_mirror.adapters.room import Room
 from llmgw_mirror.adapters.store import Store, open_store
 from llmgw_mirror.adapters.upstream_file import FileUpstream
 from llmgw_mirror.adapters.upstream_http import HttpUpstream
+from llmgw_mirror.composition_finding import tokens_of
 from llmgw_mirror.composition_keeping import Keepers, build_garbage, build_keepers
 from llmgw_mirror.fetcher import Fetcher
 from llmgw_mirror.flights import Flights
@@ -184,7 +185,7 @@ class alone:
 async def _http(settings: MirrorSettings, clock: Clock) -> AsyncIterator[HttpUpstream]:
     http = HttpUpstream(
         clock=clock,
-        tokens={origin: token.get_secret_value() for origin, token in settings.upstream_tokens.items()},
+        tokens=tokens_of(settings),
         proxy=settings.upstream_proxy.get_secret_value() if settings.upstream_proxy is not None else None,
         connect_timeout_s=settings.connect_timeout_s,
     )

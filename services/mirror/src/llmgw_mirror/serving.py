@@ -26,6 +26,7 @@ from llmgw_mirror.adapters.metrics import MirrorCollector
 from llmgw_mirror.adapters.piece_hashes import PieceHashes
 from llmgw_mirror.adapters.swarm_http import SwarmHttp
 from llmgw_mirror.composition import Built, build
+from llmgw_mirror.composition_finding import build_finders
 from llmgw_mirror.composition_hub import build_hub
 from llmgw_mirror.settings import MirrorSettings
 
@@ -84,6 +85,7 @@ async def _serve_on(
 
     answers = FileAnswers(mirror.content, built.readers, built.reads, stall_s=settings.send_stall_s)
     hub = build_hub(settings, built, answers, SystemClock())
+    finders = build_finders(settings, built, SystemClock())
     weights = WeightsHttp(mirror, answers)
     hashes = PieceHashes(built.store, SystemClock())
     swarm = SwarmHttp(
@@ -93,7 +95,8 @@ async def _serve_on(
     registry = telemetry.registry()
     registry.register(MirrorCollector(built.upkeep, built.flights, built.store, built.tally, answers.served))
     health, metrics = telemetry.health_routes(ready), telemetry.metrics_route(registry)
-    mirror_pb2_grpc.add_MirrorServiceServicer_to_server(MirrorServicer(mirror, built.keepers.keeping), server)
+    servicer = MirrorServicer(mirror, built.keepers.keeping, finders)
+    mirror_pb2_grpc.add_MirrorServiceServicer_to_server(servicer, server)
     grpc_health = rpc.Health(server, [SERVICE])
 
     # Before the first answer: what a restart interrupted is on its way again.
@@ -138,6 +141,7 @@ async def _serve_on(
             if name in runners:
                 await runners[name].cleanup()
         hub.close()
+        await finders.close()
         record.unlink(missing_ok=True)
 
 

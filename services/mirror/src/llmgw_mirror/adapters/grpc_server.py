@@ -3,15 +3,18 @@
 from llmgw.v1 import mirror_pb2, mirror_pb2_grpc
 from llmgw_mirror.adapters.calls_fetching import FetchingCalls
 from llmgw_mirror.adapters.calls_keeping import KeepingCalls
+from llmgw_mirror.adapters.calls_registry import RegistryCalls
+from llmgw_mirror.composition_finding import Finders
 from llmgw_mirror.keeping import Keeping
 from llmgw_mirror.service import Mirror
 
 SERVICE = mirror_pb2.DESCRIPTOR.services_by_name["MirrorService"].full_name
 
 
-class MirrorServicer(FetchingCalls, KeepingCalls, mirror_pb2_grpc.MirrorServiceServicer):
+class MirrorServicer(FetchingCalls, KeepingCalls, RegistryCalls, mirror_pb2_grpc.MirrorServiceServicer):
     """Errors leave as LlmgwError; llmgw_kit.rpc maps them."""
 
-    def __init__(self, mirror: Mirror, keeping: Keeping) -> None:
+    def __init__(self, mirror: Mirror, keeping: Keeping, finders: Finders) -> None:
         FetchingCalls.__init__(self, mirror)
         KeepingCalls.__init__(self, keeping)
+        RegistryCalls.__init__(self, finders.finding, finders.fetching)
