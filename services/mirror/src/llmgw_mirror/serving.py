@@ -4,6 +4,7 @@ import asyncio
 import json
 import logging
 import os
+import signal
 import socket
 from collections.abc import Iterable
 from contextlib import AsyncExitStack
@@ -18,6 +19,7 @@ from llmgw_kit.addresses import HostPort
 from llmgw_kit.clock import SystemClock
 from llmgw_kit.lifecycle import StopSignal, cancel_all, until_stopped
 from llmgw_kit.listeners import bind, bound_address
+from llmgw_kit.tls_watch import WatchedTls
 from llmgw_mirror.adapters.disk import write_atomically
 from llmgw_mirror.adapters.file_answer import FileAnswers
 from llmgw_mirror.adapters.grpc_server import SERVICE, MirrorServicer
@@ -29,6 +31,7 @@ from llmgw_mirror.composition import Built, build
 from llmgw_mirror.composition_finding import build_finders
 from llmgw_mirror.composition_hub import build_hub
 from llmgw_mirror.settings import MirrorSettings
+from llmgw_mirror.tls_edges import exposed, open_tls
 
 log = logging.getLogger(__name__)
 
@@ -39,13 +42,14 @@ GRPC_GRACE_S = 3.0
 async def serve(settings: MirrorSettings) -> int:
     """Until SIGINT or SIGTERM. Raises StartupError."""
     stop = StopSignal()
+    tls = open_tls(settings)
     async with AsyncExitStack() as stack:
         sockets = _bind_all(settings, stack)
         server = rpc.server()
-        grpc_address = rpc.listen(server, settings.grpc_address, flag="--listen")
+        grpc_address = rpc.listen(server, settings.grpc_address, flag="--listen", tls=tls)
         stack.push_async_callback(server.stop, None)
         built = await stack.enter_async_context(build(settings, SystemClock()))
-        await _serve_on(settings, built, server, grpc_address, sockets, stop)
+        await _serve_on(settings, built, server, grpc_address, sockets, tls, stop)
     log.info("stopped")
     return 0
 
@@ -75,6 +79,7 @@ async def _serve_on(
     server: grpc.aio.Server,
     grpc_address: HostPort,
     sockets: Sockets,
+    tls: WatchedTls | None,
     stop: StopSignal,
 ) -> None:
     mirror = built.mirror
@@ -107,6 +112,7 @@ async def _serve_on(
             [*health, *swarm.routes(), *weights.routes(), *hub.routes()],
             sockets["http"],
             drain_s=settings.drain_s,
+            tls=tls,
         ),
     }
     if "metrics" in sockets:
@@ -121,12 +127,18 @@ async def _serve_on(
     _note(record, addresses)
     for name in ("grpc", "http", "admin", "metrics"):
         log.info("%s: %s", name, addresses.get(name, "off (admin listener only)"))
+    for name in ("grpc", "http"):
+        if (said := exposed(addresses[name], settings.tls_files)) is not None:
+            log.warning("%s: %s", name, said)
 
     passes = asyncio.create_task(built.upkeep.run(), name="passes")
     hashing = asyncio.create_task(hashes.watch(settings.pass_interval_s), name="pieces")
     tasks = [passes, hashing]
     if built.keepers.scrub is not None:
         tasks.append(asyncio.create_task(built.keepers.scrub.run(), name="scrub"))
+    if tls is not None:
+        tasks.append(asyncio.create_task(tls.watch(SystemClock().sleep), name="tls files"))
+        asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, tls.refresh)
     try:
         await until_stopped(stop, *tasks)
     finally:
@@ -146,11 +158,14 @@ async def _serve_on(
 
 
 async def _http(
-    routes: Iterable[web.RouteDef], sockets: list[socket.socket], *, drain_s: float = 3.0
-) -> web.AppRunner:
+    routes: Iterable[web.RouteDef], sockets: list[socket.socket], *, drain_s: float = 3.0,
+    tls: WatchedTls | None = None,
+) -> web.AppRunner:  # fmt: skip
     app = web.Application(middlewares=[error_edge])
     app.add_routes(routes)
-    return await telemetry.serve_http(app, sockets, shutdown_s=drain_s)
+    return await telemetry.serve_http(
+        app, sockets, shutdown_s=drain_s, tls=None if tls is None else tls.context
+    )
 
 
 def _note(record: Path, addresses: dict[str, HostPort]) -> None:
