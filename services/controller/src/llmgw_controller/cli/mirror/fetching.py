@@ -256,7 +256,8 @@ class _AsLines:
         page = Page(ascii_only=self._ascii)
         version_lines(page, one, most=max(4, self._live.room - 6))
         # A file that arrived or failed is worth a line; bytes alone are one now and then.
-        key = " ".join(f"{file.state}" for file in one.files if file.state in _WORTH_A_LINE)
+        told = [file.state for file in one.files if self._live.on_screen or file.state in _WORTH_A_LINE]
+        key = " ".join(map(str, told))
         self._live.show(page, line=f"{label(one.model, one.version)} {summary(one)}", key=key, last=last)
 
 

@@ -37,8 +37,9 @@ class Live:
         The `last` is never left out."""
         now = self._now()
         if self.on_screen:
-            if last or self._at is None or now - self._at >= DRAW_EVERY_S:
-                self._at = now
+            # What happened is drawn at once: nothing more may come for a long time.
+            if last or key != self._said or self._at is None or now - self._at >= DRAW_EVERY_S:
+                self._at, self._said = now, key
                 self._draw(page)
         elif last or key != self._said or self._at is None or now - self._at >= PLAIN_EVERY_S:
             self._at, self._said = now, key
