@@ -128,8 +128,8 @@ async def _serve_on(
     for name in ("grpc", "http", "admin", "metrics"):
         log.info("%s: %s", name, addresses.get(name, "off (admin listener only)"))
     for name in ("grpc", "http"):
-        if (said := exposed(addresses[name], settings.tls_files)) is not None:
-            log.warning("%s: %s", name, said)
+        if (said := exposed(name, addresses[name], settings.tls_files)) is not None:
+            log.warning("%s", said)
 
     passes = asyncio.create_task(built.upkeep.run(), name="passes")
     hashing = asyncio.create_task(hashes.watch(settings.pass_interval_s), name="pieces")

@@ -17,13 +17,14 @@ def open_tls(settings: MirrorSettings) -> WatchedTls | None:
         raise StartupError(e.text, next_steps=e.next_steps) from None
 
 
-def exposed(address: HostPort, files: TlsFiles) -> str | None:
+def exposed(name: str, address: HostPort, files: TlsFiles) -> str | None:
     """What whoever reaches this listener can do unasked; None: nobody unknown can."""
     if address.loopback or files.ca is not None:
         return None
+    who = f"whoever reaches {name} on {address} may use it"
     if files:
-        return f"ANYBODY who reaches {address} may use it: set tls_client_ca to let in known clients only"
+        return f"NOT ASKED WHO THEY ARE: {who}; set tls_client_ca to let in known clients only"
     return (
-        f"PLAINTEXT: whoever reaches {address} may use it, and nothing is encrypted; for a trusted network "
-        "only. Set tls_cert, tls_key and tls_client_ca"
+        f"PLAINTEXT: {who}, and nothing is encrypted; for a trusted network only. "
+        "Set tls_cert, tls_key and tls_client_ca"
     )
