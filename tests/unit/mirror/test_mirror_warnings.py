@@ -98,6 +98,7 @@ def test_an_index_names_files_of_its_own_folder() -> None:
         ("sub/model.safetensors.index.json", SHARDS, False),
         ("sub/model.safetensors.index.json", split("sub/model", 2, "safetensors"), True),
         ("model.index.json", SHARDS, False),
+        (SHARDS[0], SHARDS, False),
     ],
 )
 def test_which_index_speaks_for_which_group(index: str, paths: list[str], whether: bool) -> None:

@@ -12,7 +12,7 @@ from llmgw_kit.errors import InvalidRequest
 from llmgw_mirror.core.file_groups import FileGroup
 from llmgw_mirror.core.names import check_path
 from llmgw_mirror.core.registry_rows import NotAnAnswer
-from llmgw_mirror.core.weight_files import read_name
+from llmgw_mirror.core.weight_files import is_index, read_name
 
 #: Indexes of the largest models have some 10 MB.
 INDEX_MAX_BYTES = 64 * 1000 * 1000
@@ -51,6 +51,8 @@ def named_files(path: str, value: Any) -> ShardIndex:
 
 def belongs(index_path: str, group: FileGroup) -> bool:
     """Whether loaders would read this index for this group: the same folder, format and stem."""
+    if not is_index(index_path):
+        return False
     folder, _, name = index_path.rpartition("/")
     base, _, rest = name.partition(".index.")
     # diffusers puts the variant behind the index: model.safetensors.index.fp16.json.
