@@ -39,6 +39,14 @@ def download(repo: str, path: str, **more: Any) -> Any:
         return {"path": where, "sha256": hashlib.sha256(file.read()).hexdigest()}
 
 
+def walled(limit: int, **asked: Any) -> Any:
+    """A download by a client whose own limit for plain HTTP is lowered."""
+    from huggingface_hub import constants
+
+    constants.MAX_HTTP_DOWNLOAD_SIZE = limit
+    return download(**asked)
+
+
 def info(repo: str, **more: Any) -> Any:
     said = API.model_info(repo, **more)
     return {
@@ -120,6 +128,7 @@ def transformers(repo: str) -> Any:
 ACTS = {
     "snapshot": snapshot,
     "download": download,
+    "walled": walled,
     "info": info,
     "tree": tree,
     "paths": paths,

@@ -52,10 +52,11 @@ class HubHttp:
         self._prefix = prefix
 
     def routes(self) -> list[web.RouteDef]:
-        """Files have no folder of their own, so their pattern is wide; longer patterns come before it."""
+        """Files have no folder of their own, so their pattern is wide; longer patterns come before it. A dot
+        stands for a newline too: patterns are held against the unquoted path."""
         return [
-            web.route("*", self._prefix + "/api/{rest:.*}", self.handle),
-            web.get(self._prefix + "/{rest:.+/resolve/.+}", self.handle),
+            web.route("*", self._prefix + "/api/{rest:(?s:.*)}", self.handle),
+            web.get(self._prefix + "/{rest:(?s:.+/resolve/.+)}", self.handle),
         ]
 
     async def handle(self, request: web.Request) -> web.StreamResponse:
