@@ -81,7 +81,10 @@ bench-router: $(STAMP) ## Measure the router beside nginx, and beside smg and vl
 	@.venv/bin/python tests/bench/router_core.py && .venv/bin/python tests/bench/router_table.py
 	@.venv/bin/python tests/bench/router_start.py && .venv/bin/python -m tests.bench.relay_steps
 
-bench: bench-router bench-fleet ## Every benchmark, one after the other; needs nginx and wrk on PATH
+bench-mirror: $(STAMP) ## Measure the mirror: fetching beside its parts, and its memory at 1 and 8 GiB
+	@.venv/bin/python -m tests.bench.mirror_fetch && .venv/bin/python -m tests.bench.mirror_fetch --memory
+
+bench: bench-router bench-fleet bench-mirror ## Every benchmark, one after the other; needs nginx and wrk on PATH
 
 fmt: $(STAMP) ## Format Python and proto
 	@.venv/bin/ruff check --quiet --fix-only . && .venv/bin/ruff format --quiet . && .venv/bin/buf format -w proto
@@ -98,7 +101,7 @@ type: $(STAMP) ## Check types
 imports: $(STAMP) ## Check that packages import only what they may
 	@.venv/bin/lint-imports
 
-.PHONY: client-node fuzz help setup hub-clients lock proto proto-check fmt lint type imports lab lab-clean test test-integration sim soak soak-router bench bench-router bench-fleet
+.PHONY: client-node fuzz help setup hub-clients lock proto proto-check fmt lint type imports lab lab-clean test test-integration sim soak soak-router bench bench-router bench-fleet bench-mirror
 
 # The binary inside the package: the script that the package puts into bin/ drops the exit status.
 COMPOSE := .venv/lib/python3*/site-packages/compose/docker-compose -f deploy/compose.yaml

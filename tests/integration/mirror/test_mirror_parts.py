@@ -40,7 +40,7 @@ async def left_behind(
     """A part of the first two million bytes, by a writer that let go of it or did not."""
     part = await shelf(store, threads, "one").take(KEY, 1)
     await part.begin(validator='"v"', total_bytes=len(BIG))
-    await part.append(BIG[:2_000_000])
+    await part.append([BIG[:2_000_000]])
     (path,) = store.parts.glob("*.part")
     await part.keep()
     label = read_label(path)
@@ -57,7 +57,7 @@ async def whole(store: Store, threads: DiskThreads) -> None:
     part = await shelf(store, threads, "three").take(KEY, 3)
     assert (part.seen.length, part.seen.validator, part.seen.total_bytes) == (2_000_000, '"v"', len(BIG))
     await part.prove()
-    await part.append(BIG[2_000_000:])
+    await part.append([BIG[2_000_000:]])
     assert await part.seal() == sha256_of(BIG)
     await part.discard()
 

@@ -64,7 +64,7 @@ class Built:
 @asynccontextmanager
 async def build(settings: MirrorSettings, clock: Clock) -> AsyncIterator[Built]:
     """Raises StartupError. Flights are ended, and connections closed, when the context is left."""
-    writers, readers = DiskThreads(settings.parallel_fetches + 2), DiskThreads(8)
+    writers, readers = DiskThreads(2 * settings.parallel_fetches + 2), DiskThreads(8)
     try:
         store = await writers.run(open_store, settings.data_dir)
         holder = own_name()

@@ -62,12 +62,13 @@ class Flight:
 
 
 class Sink:
-    """Gathers small pieces and writes them while the next ones arrive; at most two pieces in memory."""
+    """Gathers small pieces and writes them while the next ones arrive; at most two such lots in memory."""
 
     def __init__(self, part: Part, flight: Flight) -> None:
         self._part = part
         self._flight = flight
-        self._gathered = bytearray()
+        self._gathered: list[bytes] = []
+        self._gathered_bytes = 0
         self._writing: asyncio.Task[None] | None = None
         #: Bytes that came, written or not, the earlier transfers' included.
         self.received = part.length
@@ -76,20 +77,23 @@ class Sink:
 
     async def add(self, piece: bytes) -> None:
         """Raises OSError of an earlier write."""
-        self._gathered += piece
+        self._gathered.append(piece)
+        self._gathered_bytes += len(piece)
         self.received += len(piece)
         self._flight.at(self.received)
-        if len(self._gathered) >= PIECE_BYTES:
+        if self._gathered_bytes >= PIECE_BYTES:
             await self._settle()
-            self._writing = asyncio.create_task(self._part.append(self._gathered), name="write")
-            self._gathered = bytearray()
+            self._writing = asyncio.create_task(self._part.append(self._taken()), name="write")
 
     async def flush(self) -> None:
         """Write what was gathered. Raises OSError."""
         await self._settle()
-        gathered, self._gathered = self._gathered, bytearray()
-        if gathered:
-            await self._part.append(gathered)
+        if self._gathered:
+            await self._part.append(self._taken())
+
+    def _taken(self) -> list[bytes]:
+        gathered, self._gathered, self._gathered_bytes = self._gathered, [], 0
+        return gathered
 
     async def _settle(self) -> None:
         writing = self._writing

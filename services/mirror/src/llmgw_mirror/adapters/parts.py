@@ -10,11 +10,13 @@ A part is handed on by rename when its writer has let go of it or is provably go
 otherwise, since a writer that only lost its lease may still hold it open.
 """
 
+import asyncio
 import hashlib
 import json
 import logging
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -27,8 +29,10 @@ from llmgw_mirror.core.transfer import PartSeen
 log = logging.getLogger(__name__)
 
 PIECE_BYTES = 1 << 20
-#: Between two syncs; what a power cut can cost. A crash of the process alone costs nothing.
-SYNC_EVERY_BYTES = 256 << 20
+#: Between two syncs; a power cut costs twice as much at most. A crash of the process alone costs nothing.
+SYNC_EVERY_BYTES = 128 << 20
+#: Hashed and written in one go, so that the writing finds it in the processor's cache.
+SLICE_BYTES = 256 << 10
 
 
 @dataclass(frozen=True)
@@ -61,6 +65,11 @@ class Part:
         self._digest = hashlib.sha256()
         self._hashed = 0
         self.length = os.fstat(self._fd).st_size
+        self._syncing: asyncio.Task[None] | None = None
+        #: As far as a sync was begun.
+        self._sync_asked = self.length
+        #: A sync failed: the system may have dropped what it could not write, and says so once.
+        self._doubtful = False
         #: Whether the bytes came by more than one transfer.
         self.spliced = False
 
@@ -84,6 +93,7 @@ class Part:
                 return
             self._digest.update(piece)
             self._hashed += len(piece)
+        self._forget_pages(0, min(self._hashed, self._label.synced_bytes))
 
     async def restart(self) -> None:
         """Drop the bytes. The file is ours alone, so it is cut rather than replaced."""
@@ -94,41 +104,68 @@ class Part:
             )
             os.ftruncate(self._fd, 0)
 
+        await self._settle()
         await self._shelf.threads.run(act)
         self._digest, self._hashed, self.length, self.spliced = hashlib.sha256(), 0, 0, False
+        self._sync_asked, self._doubtful = 0, False
 
     async def begin(self, *, validator: str | None, total_bytes: int | None) -> None:
         """Note what the bytes to come belong to, before they come."""
         self.spliced = self.spliced or self.length > 0
         label = replace(self._label, validator=validator, total_bytes=total_bytes)
         if label != self._label:
+            await self._settle()
+            label = replace(self._label, validator=validator, total_bytes=total_bytes)
             await self._shelf.threads.run(self._write_label, label)
 
-    async def append(self, data: bytes | bytearray) -> None:
-        """Hash and write at the end. Raises OSError."""
+    async def append(self, pieces: Sequence[bytes]) -> None:
+        """Hash and write at the end. Raises OSError, perhaps of what was written before."""
+        await self._shelf.threads.run(self._append, pieces)
+        if self.length - self._sync_asked >= SYNC_EVERY_BYTES:
+            # Beside the writing of what comes next; so that it cannot fall behind, one at a time.
+            await self._settle()
+            self._sync_asked = self.length
+            self._syncing = asyncio.create_task(self._sync_behind(self.length), name="sync")
 
-        def act() -> int:
-            view, at = memoryview(data), self.length
+    def _append(self, pieces: Sequence[bytes]) -> None:
+        for piece in pieces:
+            view = memoryview(piece)
             while view:
-                count = os.pwrite(self._fd, view, at)
+                count = os.pwrite(self._fd, view[:SLICE_BYTES], self.length)
                 # Hashed as far as written: after a full disk both tell the same length.
                 self._digest.update(view[:count])
-                at += count
-                self._hashed = self.length = at
+                self.length += count
+                self._hashed = self.length
                 view = view[count:]
-            if at - self._label.synced_bytes >= SYNC_EVERY_BYTES:
-                self._sync()
-            return at
+
+    async def _sync_behind(self, length: int) -> None:
+        def act() -> None:
+            before = self._label.synced_bytes
+            self._sync(length)
+            self._forget_pages(before, length)
 
         await self._shelf.threads.run(act)
+
+    async def _settle(self) -> None:
+        """No sync is under way. Raises OSError when the last one failed."""
+        if self._syncing is not None:
+            await asyncio.shield(self._syncing)
+            self._syncing = None
+
+    def _forget_pages(self, start: int, end: int) -> None:
+        """Of what is on the disk for certain: a fetch larger than the memory must not drive out what nodes
+        read now. What they read of this one is read from the disk once, for all of them."""
+        if end > start:
+            os.posix_fadvise(self._fd, start, end - start, os.POSIX_FADV_DONTNEED)
 
     async def seal(self) -> str:
         """Sync and note the hash, the last step before publication; returns it."""
         await self.prove()
+        await self._settle()
         sha256 = self._digest.hexdigest()
 
         def act() -> None:
-            self._sync()
+            self._sync(self.length)
             self._write_label(replace(self._label, sha256=sha256))
 
         await self._shelf.threads.run(act)
@@ -174,17 +211,21 @@ class Part:
             if self._fd < 0:
                 return
             try:
-                self._sync()
+                if not self._doubtful:
+                    self._sync(self.length)
             except OSError as e:
                 # A full or failing disk, told already by what made us let go.
                 log.warning("%s: %s; after a power cut less of it may be there", self._path.name, e)
             os.close(self._fd)
             self._fd = -1
+            # Without an owner nothing is trusted but what was synced before.
+            owner = None if self._doubtful else self._label.owner
             try:
-                self._write_label(replace(self._label, released=True))
+                self._write_label(replace(self._label, owner=owner, released=True))
             except OSError as e:
                 log.warning("%s stays marked as being written: %s", self._path.name, e)
 
+        await self._quiet()
         await self._shelf.threads.run(act)
 
     async def discard(self) -> None:
@@ -196,11 +237,21 @@ class Part:
                 self._fd = -1
             _remove(self._path)
 
+        await self._quiet()
         await self._shelf.threads.run(act)
 
-    def _sync(self) -> None:
-        os.fsync(self._fd)
-        self._write_label(replace(self._label, synced_bytes=self.length))
+    async def _quiet(self) -> None:
+        """As `_settle`, for those who let go: what went wrong is known by `_doubtful`."""
+        with suppress(OSError):
+            await self._settle()
+
+    def _sync(self, length: int) -> None:
+        try:
+            os.fsync(self._fd)
+        except OSError:
+            self._doubtful = True
+            raise
+        self._write_label(replace(self._label, synced_bytes=length))
 
     def _write_label(self, label: Label) -> None:
         write_atomically(self._path.with_suffix(".json"), label.dump())
