@@ -35,8 +35,9 @@ async def looking_in(
     hub: HubRegistry | None, folder: Path, *, clock: Clock | None = None, **settings: object
 ) -> AsyncIterator[Looking]:
     """`clock` is the registry client's; the mirror itself has the machine's."""
-    given = ({} if hub is None else {"registry_url": hub.base}) | settings
-    async with world(folder / "store", **given) as here:
+    if hub is not None:
+        settings["registry_url"] = hub.base
+    async with world(folder / "store", clock=None, **settings) as here:
         finders = build_finders(here.settings, here.built, clock or SystemClock())
         try:
             yield Looking(here, finders)

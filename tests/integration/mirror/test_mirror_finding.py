@@ -25,7 +25,7 @@ SHARDED = {f"model-{n:05}-of-00003.safetensors": WEIGHTS + bytes([n]) for n in (
 
 
 @pytest.fixture
-async def hub() -> AsyncIterator[HubRegistry]:  # type: ignore[override]
+async def hub() -> AsyncIterator[HubRegistry]:
     async with hub_registry(prefix="/hub") as made:
         made.add("org/m", SHARDED)
         yield made

@@ -41,6 +41,7 @@ def one_file(row: Any, *, name: str = "rfilename") -> Any:
 
 def test_m20_one_odd_row_leaves_the_other_nineteen() -> None:
     rows: list[Any] = [{"id": f"org/m{n}"} for n in range(19)]
+    odd: Any
     for odd in (
         None,
         7,
@@ -206,7 +207,7 @@ def info(**fields: Any) -> dict[str, Any]:
 def test_a_listing_has_its_commit_and_words() -> None:
     found = listing(info(cardData={"license": "mit"}, safetensors={"total": 7}), asked="org/m")
     assert (found.commit, found.gated, found.license, found.parameters) == (COMMIT, "auto", "mit", 7)
-    assert found.paths == {"model.safetensors"}
+    assert found.paths == frozenset({"model.safetensors"})
 
 
 @pytest.mark.parametrize("broken", [{"sha": None}, {"sha": "main"}, {"siblings": None}, {"siblings": {}}])
