@@ -7,6 +7,7 @@ from contextlib import ExitStack
 import pytest
 
 from llmgw_controller.cli import main
+from llmgw_kit.tls_watch import WatchedTls
 
 from .recorded import Answer, Recorded, serving
 
@@ -44,3 +45,10 @@ def mirror(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[dict[str, Answ
             return recorded
 
         yield start
+
+
+@pytest.fixture
+def tls_mirror() -> Iterator[Callable[[dict[str, Answer], WatchedTls], str]]:
+    """The same behind TLS; returns its address, which `llmgwctl` is told by nobody."""
+    with ExitStack() as stack:
+        yield lambda answers, tls: stack.enter_context(serving(answers, tls))[1]

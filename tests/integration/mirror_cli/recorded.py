@@ -12,6 +12,7 @@ from llmgw.v1 import mirror_pb2_grpc
 from llmgw_kit import rpc
 from llmgw_kit.addresses import HostPort
 from llmgw_kit.errors import LlmgwError
+from llmgw_kit.tls_watch import WatchedTls
 
 #: A message, an error, several messages of a stream, or what makes one of them from the request.
 Answer = Any
@@ -57,7 +58,7 @@ class Recorded(mirror_pb2_grpc.MirrorServiceServicer):
 
 
 @contextmanager
-def serving(answers: dict[str, Answer]) -> Iterator[tuple[Recorded, str]]:
+def serving(answers: dict[str, Answer], tls: WatchedTls | None = None) -> Iterator[tuple[Recorded, str]]:
     """Its address; on a loop of its own, for the CLI runs one itself."""
     recorded = Recorded(answers)
     ready, ended = threading.Event(), threading.Event()
@@ -66,7 +67,7 @@ def serving(answers: dict[str, Answer]) -> Iterator[tuple[Recorded, str]]:
     async def serve() -> None:
         server = rpc.server()
         mirror_pb2_grpc.add_MirrorServiceServicer_to_server(recorded, server)  # type: ignore[no-untyped-call, unused-ignore]
-        found.append(str(rpc.listen(server, HostPort("127.0.0.1", 0), flag="--listen")))
+        found.append(str(rpc.listen(server, HostPort("127.0.0.1", 0), flag="--listen", tls=tls)))
         await server.start()
         ready.set()
         await asyncio.to_thread(ended.wait)

@@ -12,7 +12,7 @@ from click.shell_completion import CompletionItem
 
 from llmgw.v1 import mirror_pb2 as pb
 from llmgw_controller.cli.completion import NAME_MOST, PATIENCE_S
-from llmgw_controller.cli.mirror.client import TIMEOUT_S, MirrorSession, call_mirror
+from llmgw_controller.cli.mirror.client import TIMEOUT_S, MirrorSession, Tls, call_mirror, tls_of
 from llmgw_kit.addresses import HostPort, parse_host_ports
 from llmgw_kit.errors import LlmgwError
 
@@ -101,24 +101,28 @@ def _known(ctx: click.Context) -> list[tuple[str, str]]:
         answer = await stub.ListVersions(pb.ListVersionsRequest(), timeout=PATIENCE_S)
         return sorted((one.model, short(one.version)) for one in answer.versions)
 
-    async def bounded(addresses: tuple[HostPort, ...]) -> list[tuple[str, str]]:
+    async def bounded(addresses: tuple[HostPort, ...], tls: Tls | None) -> list[tuple[str, str]]:
         async with asyncio.timeout(PATIENCE_S):
-            return await call_mirror(addresses, ask)
+            return await call_mirror(addresses, ask, tls=tls)
 
     try:
-        return asyncio.run(bounded(_addresses(ctx)))
+        flags = [_of_group(ctx, name) for name in ("tls_ca", "tls_cert", "tls_key", "tls_name")]
+        return asyncio.run(bounded(_addresses(ctx), tls_of(*flags)))
     except (TimeoutError, LlmgwError):
         return []
 
 
 def _addresses(ctx: click.Context) -> tuple[HostPort, ...]:
     """As the command line or the environment has them. Raises InvalidRequest."""
+    value = _of_group(ctx, "mirrors")
+    if isinstance(value, tuple):
+        return value
+    return parse_host_ports(str(value or os.environ.get(MIRROR_ENV) or DEFAULT_MIRROR), what="--mirror")
+
+
+def _of_group(ctx: click.Context, name: str) -> Any:
+    """A parameter of the command or of a group above it."""
     looked: click.Context | None = ctx
-    while looked is not None:
-        value = looked.params.get("mirrors")
-        if isinstance(value, tuple):
-            return value
-        if value:
-            return parse_host_ports(str(value), what="--mirror")
+    while looked is not None and name not in looked.params:
         looked = looked.parent
-    return parse_host_ports(os.environ.get(MIRROR_ENV) or DEFAULT_MIRROR, what=MIRROR_ENV)
+    return None if looked is None else looked.params[name]
