@@ -14,6 +14,8 @@ from dataclasses import dataclass
 from llmgw_kit.clock import Clock
 from llmgw_kit.errors import StartupError
 from llmgw_kit.postgres import Postgres, connect_patiently, safe_dsn
+from llmgw_mirror.adapters.bundle_marks import BundleMarks
+from llmgw_mirror.adapters.calls_bundles import Bundling
 from llmgw_mirror.adapters.disk import DiskThreads
 from llmgw_mirror.adapters.history_memory import MemoryHistory
 from llmgw_mirror.adapters.history_postgres import PostgresHistory
@@ -23,8 +25,10 @@ from llmgw_mirror.adapters.open_reads import OpenReads
 from llmgw_mirror.adapters.parts import Shelf
 from llmgw_mirror.adapters.room import Room
 from llmgw_mirror.adapters.store import Store, open_store
+from llmgw_mirror.adapters.upstream_bundle import SCHEME, BundleUpstream
 from llmgw_mirror.adapters.upstream_file import FileUpstream
 from llmgw_mirror.adapters.upstream_http import HttpUpstream
+from llmgw_mirror.composition_bundles import build_bundling, open_folder
 from llmgw_mirror.composition_finding import tokens_of
 from llmgw_mirror.composition_keeping import Keepers, build_garbage, build_keepers
 from llmgw_mirror.fetcher import Fetcher
@@ -59,6 +63,8 @@ class Built:
     #: Who reads what now.
     reads: OpenReads
     keepers: Keepers
+    #: None: no folder for bundles is configured.
+    bundling: Bundling | None
 
 
 @asynccontextmanager
@@ -67,6 +73,7 @@ async def build(settings: MirrorSettings, clock: Clock) -> AsyncIterator[Built]:
     writers, readers = DiskThreads(2 * settings.parallel_fetches + 2), DiskThreads(8)
     try:
         store = await writers.run(open_store, settings.data_dir)
+        bundles = await writers.run(open_folder, settings.bundle_dir)
         holder = own_name()
         books, upstream = _books(settings, store, holder, clock), _http(settings, clock)
         async with books as (ledger, history), upstream as http:
@@ -76,6 +83,7 @@ async def build(settings: MirrorSettings, clock: Clock) -> AsyncIterator[Built]:
                 "http": http,
                 "https": http,
                 "file": FileUpstream(settings.file_roots, writers),
+                SCHEME: BundleUpstream(bundles, writers),
             }
             pace = settings.pace()
             transfer = Transfer(upstreams=upstreams, room=room, clock=clock, pace=pace, chance=random.random)
@@ -83,7 +91,10 @@ async def build(settings: MirrorSettings, clock: Clock) -> AsyncIterator[Built]:
                 shelf=shelf, room=room, ledger=ledger, transfer=transfer, clock=clock, pace=pace,
                 parallel=settings.parallel_fetches,
             )  # fmt: skip
-            flights = Flights(store=store, threads=writers, fetcher=fetcher, history=history, clock=clock)
+            marks = BundleMarks(store, bundles)
+            flights = Flights(
+                store=store, threads=writers, fetcher=fetcher, marks=marks, history=history, clock=clock
+            )
             reads = OpenReads()
             garbage = build_garbage(
                 settings, shelf=shelf, room=room, fetcher=fetcher, history=history, clock=clock
@@ -102,11 +113,18 @@ async def build(settings: MirrorSettings, clock: Clock) -> AsyncIterator[Built]:
                 settings, mirror=mirror, shelf=shelf, flights=flights, upkeep=upkeep, fetcher=fetcher,
                 garbage=garbage, ledger=ledger, reads=reads, history=history, clock=clock,
             )  # fmt: skip
+            bundling = build_bundling(
+                settings, folder=bundles, marks=marks, shelf=shelf, flights=flights, ledger=ledger,
+                history=history, clock=clock,
+            )  # fmt: skip
             try:
                 yield Built(
-                    mirror, flights, upkeep, ledger, history, store, transfer.tally, readers, reads, keepers
+                    mirror, flights, upkeep, ledger, history, store, transfer.tally, readers, reads, keepers,
+                    bundling,
                 )  # fmt: skip
             finally:
+                if bundling is not None:
+                    await bundling.exports.stop()
                 await flights.stop()
     finally:
         writers.close()

@@ -219,7 +219,7 @@ class Fetcher:
             flight.state = WeightsState.FETCHING
 
     async def _receipt(self, vid: str, source: Source, flight: Flight, sha256: str, size: int) -> None:
-        proof = Want(source.sha256, source.size_bytes, source.git_id).proof
+        proof = flight.proof or Want(source.sha256, source.size_bytes, source.git_id).proof
         receipt = Receipt(sha256, size, proof, at=self._clock.unix_s())
         try:
             stands = await self._threads.run(self._store.put_receipt, vid, source.path, receipt)

@@ -7,7 +7,7 @@ from llmgw_kit.clock import Clock
 from llmgw_kit.errors import LlmgwError
 from llmgw_mirror.adapters.parts import PIECE_BYTES, Part
 from llmgw_mirror.core.progress import Meter
-from llmgw_mirror.core.versions import Moving, Receipt, Source, WeightsState
+from llmgw_mirror.core.versions import Moving, Proof, Receipt, Source, WeightsState
 
 
 class FetchFailed(LlmgwError):
@@ -31,6 +31,8 @@ class Flight:
     received_bytes: int = 0
     total_bytes: int | None = None
     meter: Meter = field(default_factory=Meter)
+    #: What proved the content where it was first fetched; None: what is published of it does here.
+    proof: Proof | None = None
     #: Once it is published, and by this flight.
     published: Receipt | None = None
 

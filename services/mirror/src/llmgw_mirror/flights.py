@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 
 from llmgw_kit.clock import Clock
 from llmgw_kit.lifecycle import cancel_all
+from llmgw_mirror.adapters.bundle_marks import BundleMarks
 from llmgw_mirror.adapters.disk import DiskThreads
 from llmgw_mirror.adapters.store import Store, Stored
 from llmgw_mirror.core.history import Entry, Kind
@@ -43,11 +44,13 @@ class Flights:
     """By version id and path. Whoever changes what a version is holds `changing`."""
 
     def __init__(
-        self, *, store: Store, threads: DiskThreads, fetcher: Fetcher, history: History, clock: Clock
-    ) -> None:
+        self, *, store: Store, threads: DiskThreads, fetcher: Fetcher, marks: BundleMarks, history: History,
+        clock: Clock,
+    ) -> None:  # fmt: skip
         self._store = store
         self._threads = threads
         self._fetcher = fetcher
+        self._marks = marks
         self._history = history
         self._clock = clock
         self._air: dict[tuple[str, str], _InAir] = {}
@@ -103,7 +106,8 @@ class Flights:
                 await self._threads.run(self._store.drop_receipt, vid, path, receipt)
         for source in stored.missing():
             if (vid, source.path) not in self._air:
-                flight = Flight(source, self._clock)
+                where, proof = await self._threads.run(self._marks.instead, vid, source)
+                flight = Flight(where, self._clock, proof=proof)
                 before = stored.retried.get(source.path, 0)
                 work = self._fly(vid, stored.wish, flight, before)
                 task = asyncio.create_task(work, name=f"fetch {source.path}")

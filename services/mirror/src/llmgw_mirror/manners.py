@@ -83,4 +83,5 @@ class Pauses:
 
 
 def _origin(url: str) -> str:
-    return str(origin_of(url)) if not url.startswith("file:") else "file"
+    scheme = url.partition(":")[0]
+    return str(origin_of(url)) if scheme in ("http", "https") else scheme

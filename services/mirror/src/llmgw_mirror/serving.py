@@ -89,8 +89,8 @@ async def _serve_on(
         return mirror.ready() if serving else (False, "stopping")
 
     answers = FileAnswers(mirror.content, built.readers, built.reads, stall_s=settings.send_stall_s)
-    hub = build_hub(settings, built, answers, SystemClock())
     finders = build_finders(settings, built, SystemClock())
+    hub = build_hub(settings, built, answers, finders.fetching, SystemClock())
     weights = WeightsHttp(mirror, answers)
     hashes = PieceHashes(built.store, SystemClock())
     swarm = SwarmHttp(
@@ -100,7 +100,7 @@ async def _serve_on(
     registry = telemetry.registry()
     registry.register(MirrorCollector(built.upkeep, built.flights, built.store, built.tally, answers.served))
     health, metrics = telemetry.health_routes(ready), telemetry.metrics_route(registry)
-    servicer = MirrorServicer(mirror, built.keepers.keeping, finders)
+    servicer = MirrorServicer(mirror, built.keepers.keeping, finders, built.bundling, built.readers)
     mirror_pb2_grpc.add_MirrorServiceServicer_to_server(servicer, server)
     grpc_health = rpc.Health(server, [SERVICE])
 
@@ -152,7 +152,7 @@ async def _serve_on(
         for name in ("metrics", "http", "admin"):
             if name in runners:
                 await runners[name].cleanup()
-        hub.close()
+        await hub.close()
         await finders.close()
         record.unlink(missing_ok=True)
 

@@ -33,6 +33,11 @@ def _folders(value: Any) -> Any:
     return tuple(part for part in value.split(os.pathsep) if part) if isinstance(value, str) else value
 
 
+def _words(value: Any) -> Any:
+    """From the environment: divided by commas."""
+    return tuple(part.strip() for part in value.split(",") if part.strip()) if isinstance(value, str) else value
+
+
 Address = Annotated[str, AfterValidator(_address)]
 
 
@@ -68,6 +73,9 @@ class MirrorSettings(ServiceSettings):
 
     file_roots: Annotated[tuple[Path, ...], NoDecode, BeforeValidator(_folders)] = Field(
         (), description="folders that file URLs may name files in; none: file URLs are refused"
+    )
+    bundle_dir: Path | None = Field(
+        None, description="where versions are exported to and imported from as bundles; none: neither is done"
     )
     upstream_proxy: SecretStr | None = Field(
         None,
@@ -117,6 +125,10 @@ class MirrorSettings(ServiceSettings):
     send_stall_s: float = Field(60.0, gt=0, description="a node that takes no byte for so long is cut off")
     piece_uploads: int = Field(
         16, ge=1, le=1024, description="pieces sent to nodes at once; the rest wait in line"
+    )
+    pull_through: Annotated[tuple[str, ...], NoDecode, BeforeValidator(_words)] = Field(
+        (),
+        description="patterns of repositories that Hub clients may have fetched by asking, such as org/*; off",
     )
     hub_prefix: str = Field(
         "",

@@ -1902,6 +1902,7 @@ class Bundle(_message.Message):
     SINCE_FIELD_NUMBER: _builtins.int
     PARTIAL_FIELD_NUMBER: _builtins.int
     SHA256_FIELD_NUMBER: _builtins.int
+    TROUBLE_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     bytes: _builtins.int
     created_at_unix_s: _builtins.float
@@ -1910,6 +1911,8 @@ class Bundle(_message.Message):
     partial: _builtins.bool
     """Broken off; exporting under the same name goes on."""
     sha256: _builtins.str
+    trouble: _builtins.str
+    """Set: what lies there cannot be read as a bundle, and why."""
     @_builtins.property
     def versions(self) -> _containers.RepeatedCompositeFieldContainer[Global___VersionName]: ...
     def __init__(
@@ -1922,10 +1925,11 @@ class Bundle(_message.Message):
         since: _builtins.str | None = ...,
         partial: _builtins.bool = ...,
         sha256: _builtins.str | None = ...,
+        trouble: _builtins.str | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_created_at_unix_s", b"_created_at_unix_s", "_sha256", b"_sha256", "_since", b"_since", "created_at_unix_s", b"created_at_unix_s", "sha256", b"sha256", "since", b"since"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_created_at_unix_s", b"_created_at_unix_s", "_sha256", b"_sha256", "_since", b"_since", "_trouble", b"_trouble", "created_at_unix_s", b"created_at_unix_s", "sha256", b"sha256", "since", b"since", "trouble", b"trouble"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_created_at_unix_s", b"_created_at_unix_s", "_sha256", b"_sha256", "_since", b"_since", "bytes", b"bytes", "created_at_unix_s", b"created_at_unix_s", "name", b"name", "partial", b"partial", "sha256", b"sha256", "since", b"since", "versions", b"versions"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_created_at_unix_s", b"_created_at_unix_s", "_sha256", b"_sha256", "_since", b"_since", "_trouble", b"_trouble", "bytes", b"bytes", "created_at_unix_s", b"created_at_unix_s", "name", b"name", "partial", b"partial", "sha256", b"sha256", "since", b"since", "trouble", b"trouble", "versions", b"versions"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__created_at_unix_s: _TypeAlias = _typing.Literal["created_at_unix_s"]  # noqa: Y015
     _WhichOneofArgType__created_at_unix_s: _TypeAlias = _typing.Literal["_created_at_unix_s", b"_created_at_unix_s"]  # noqa: Y015
@@ -1933,11 +1937,15 @@ class Bundle(_message.Message):
     _WhichOneofArgType__sha256: _TypeAlias = _typing.Literal["_sha256", b"_sha256"]  # noqa: Y015
     _WhichOneofReturnType__since: _TypeAlias = _typing.Literal["since"]  # noqa: Y015
     _WhichOneofArgType__since: _TypeAlias = _typing.Literal["_since", b"_since"]  # noqa: Y015
+    _WhichOneofReturnType__trouble: _TypeAlias = _typing.Literal["trouble"]  # noqa: Y015
+    _WhichOneofArgType__trouble: _TypeAlias = _typing.Literal["_trouble", b"_trouble"]  # noqa: Y015
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__created_at_unix_s) -> _WhichOneofReturnType__created_at_unix_s | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__sha256) -> _WhichOneofReturnType__sha256 | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__since) -> _WhichOneofReturnType__since | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__trouble) -> _WhichOneofReturnType__trouble | None: ...
 
 Global___Bundle: _TypeAlias = Bundle  # noqa: Y015

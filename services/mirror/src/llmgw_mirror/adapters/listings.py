@@ -12,8 +12,12 @@ NAME = "listing.json"
 
 def put_listing(store: Store, vid: str, paths: Iterable[str]) -> None:
     """Blocks. Raises FileNotFoundError when the version was removed meanwhile."""
-    data = json.dumps({"paths": sorted(paths)}, ensure_ascii=False).encode() + b"\n"
-    write_atomically(store.versions / vid / NAME, data)
+    write_atomically(store.versions / vid / NAME, listing_bytes(paths))
+
+
+def listing_bytes(paths: Iterable[str]) -> bytes:
+    """The file's content."""
+    return json.dumps({"paths": sorted(paths)}, ensure_ascii=False).encode() + b"\n"
 
 
 def listing(store: Store, vid: str) -> frozenset[str] | None:

@@ -21,6 +21,7 @@ import logging
 import os
 import secrets
 import shutil
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -133,13 +134,16 @@ class Store:
                 failures[source.path] = Failure(failure["error"], failure["at"], failure["count"])
         return Stored(parsed, receipts, failures, retried, hollow, cancelled, proved)
 
-    def create(self, wish: Wish) -> bool:
+    def create(self, wish: Wish, *, beside: Mapping[str, bytes] | None = None) -> bool:
         """Store a new version; False when there is one of that name already. A whole folder appears at
-        once, by rename, which fails onto a folder with something in it."""
+        once, by rename, which fails onto a folder with something in it. `beside`: small files that must not
+        come later than the version, by name."""
         vid = version_id(wish.model, wish.version)
         folder = self.versions / f"{TEMPORARY}{secrets.token_hex(8)}"
         folder.mkdir()
         try:
+            for name, data in (beside or {}).items():
+                write_atomically(folder / name, data)
             write_atomically(folder / "wish.json", _dump({"format": LAYOUT, **asdict(wish)}))
             os.rename(folder, self.versions / vid)
         except OSError as e:

@@ -102,3 +102,8 @@ def shown(url: str) -> str:
         return url
     place = parts.netloc.rpartition("@")[2]
     return f"{parts.scheme}://{place}{parts.path}" + ("?…" if parts.query else "")
+
+
+def without_query(url: str) -> str:
+    """What of a URL may travel: a query may be a signature, and a signature is a credential."""
+    return url.partition("#")[0].partition("?")[0]
