@@ -15,8 +15,9 @@ SERVICE = mirror_pb2.DESCRIPTOR.services_by_name["MirrorService"].full_name
 
 
 class MirrorServicer(
-    FetchingCalls, KeepingCalls, BundleCalls, RegistryCalls, mirror_pb2_grpc.MirrorServiceServicer
-):
+    FetchingCalls, KeepingCalls, BundleCalls, RegistryCalls, SuggestCalls,
+    mirror_pb2_grpc.MirrorServiceServicer,
+):  # fmt: skip
     """Errors leave as LlmgwError; llmgw_kit.rpc maps them."""
 
     def __init__(
