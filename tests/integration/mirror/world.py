@@ -21,6 +21,7 @@ from llmgw_mirror.adapters.piece_hashes import PieceHashes
 from llmgw_mirror.adapters.store import Store
 from llmgw_mirror.adapters.swarm_http import SwarmHttp
 from llmgw_mirror.composition import Built, build
+from llmgw_mirror.composition_finding import build_finders
 from llmgw_mirror.composition_hub import build_hub
 from llmgw_mirror.core.versions import FileView, Source, VersionView, WeightsState
 from llmgw_mirror.service import Mirror
@@ -132,7 +133,8 @@ async def listening(
         here.mirror, hashes, built.readers, built.reads, answers.served, clock,
         uploads=here.settings.piece_uploads, stall_s=here.settings.send_stall_s,
     )  # fmt: skip
-    hub = build_hub(here.settings, built, answers, clock)
+    finders = build_finders(here.settings, built, clock)
+    hub = build_hub(here.settings, built, answers, finders.fetching, clock)
     app.add_routes([*swarm.routes(), *weights.routes(), *hub.routes()])
     sockets = bind(HostPort("127.0.0.1", 0), flag="--http-listen")
     runner = await telemetry.serve_http(app, sockets, shutdown_s=1.0, tls=tls)
@@ -140,7 +142,8 @@ async def listening(
         yield bound_address(sockets, "127.0.0.1")
     finally:
         await runner.cleanup()
-        hub.close()
+        await hub.close()
+        await finders.close()
         await hashes.close()
 
 

@@ -9,6 +9,7 @@ from llmgw_mirror.adapters.hub_index import HubIndex
 from llmgw_mirror.adapters.hub_refusals import FETCH_AGAIN, NOT_CHOSEN, Refusal, not_found, on_its_way
 from llmgw_mirror.core.hub import At, HeldFile, Missing, Offer, look_up, wait_s
 from llmgw_mirror.core.hub_requests import Resolve, client_generation
+from llmgw_mirror.pull_through import PullThrough
 from llmgw_mirror.service import Mirror
 
 #: From this generation on clients start a very large file only if HEAD tells no size; older ones never.
@@ -18,10 +19,13 @@ SIZELESS_GENERATION = 2
 class HubFiles:
     """`big_bytes`: above it, newer clients refuse a file whose size HEAD tells."""
 
-    def __init__(self, mirror: Mirror, index: HubIndex, answers: FileAnswers, *, big_bytes: int) -> None:
+    def __init__(
+        self, mirror: Mirror, index: HubIndex, answers: FileAnswers, pull: PullThrough, *, big_bytes: int
+    ) -> None:
         self._mirror = mirror
         self._index = index
         self._answers = answers
+        self._pull = pull
         self._big_bytes = big_bytes
 
     async def answer(self, request: web.Request, asked: Resolve, at: At) -> web.StreamResponse:
@@ -43,6 +47,9 @@ class HubFiles:
         what = f"{asked.path!r} of {asked.repository!r}"
         if why is Missing.NO_SUCH_FILE:
             raise not_found("EntryNotFound", f"{what} does not exist at this commit", commit=at.commit)
+        if at.commit is not None and self._pull.allows(asked.repository):
+            await self._pull.demand(asked.repository, at.commit, asked.path)
+            raise on_its_way(f"{asked.path!r} is fetched now", wait_s=None, commit=at.commit)
         # Without the commit: it may be chosen later, and a client would remember that there is none.
         raise not_found("EntryNotFound", f"{what} is not on this mirror", NOT_CHOSEN)
 

@@ -41,14 +41,16 @@ from llmgw_mirror.core.hub_requests import (
     WhoAmI,
     hub_request,
 )  # fmt: skip
+from llmgw_mirror.pull_through import PullThrough
 
 
 class HubHttp:
     """The handlers. `prefix`: the path below which the protocol is offered, such as /hub; or empty."""
 
-    def __init__(self, index: HubIndex, files: HubFiles, *, prefix: str = "") -> None:
+    def __init__(self, index: HubIndex, files: HubFiles, pull: PullThrough, *, prefix: str = "") -> None:
         self._index = index
         self._files = files
+        self._pull = pull
         self._prefix = prefix
 
     def routes(self) -> list[web.RouteDef]:
@@ -67,8 +69,9 @@ class HubHttp:
         except LlmgwError as e:
             return refused(refusal_of(e))
 
-    def close(self) -> None:
+    async def close(self) -> None:
         """Nothing is served any more."""
+        await self._pull.close()
         self._index.close()
 
     def _path(self, request: web.Request) -> str:
@@ -121,6 +124,9 @@ class HubHttp:
         return offers
 
     async def _at(self, repository: str, revision: str) -> At:
+        at = find(await self._index.repository(repository), revision)
+        if at is None and self._pull.allows(repository):
+            await self._pull.demand(repository, revision)
         offers = await self._offers(repository)
         at = find(offers, revision)
         if at is None:

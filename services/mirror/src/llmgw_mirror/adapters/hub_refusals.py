@@ -22,6 +22,14 @@ NOT_CHOSEN = "operators choose what is mirrored: ask for it"
 FETCH_AGAIN = "an operator has to fetch it again"
 
 
+#: By what the registry's own refusals are called here.
+CODES = {
+    "gated": "GatedRepo", "repository_not_found": "RepoNotFound", "not_in_registry": "RepoNotFound",
+    "revision_not_found": "RevisionNotFound", "file_not_found": "EntryNotFound",
+    "unknown_path": "EntryNotFound",
+}  # fmt: skip
+
+
 class Refusal(LlmgwError):
     """An answer that is none. `commit` goes out as X-Repo-Commit, which together with EntryNotFound makes
     a client remember for ever that there is no such file."""
@@ -48,15 +56,16 @@ def on_its_way(text: str, *, wait_s: float | None, commit: str | None) -> Refusa
 
 def refusal_of(error: LlmgwError) -> Refusal:
     """For what the rest of the mirror raises."""
+    code = CODES.get(error.code)
     match error:
         case Refusal():
             return error
         case InvalidRequest():
-            return Refusal(400, "BadRequest", error.text, next_steps=error.next_steps)
+            return Refusal(400, code or "BadRequest", error.text, next_steps=error.next_steps)
         case Denied():
-            return Refusal(403, "Denied", error.text, next_steps=error.next_steps)
+            return Refusal(403, code or "Denied", error.text, next_steps=error.next_steps)
         case NotFound():
-            return Refusal(404, "NotFound", error.text, next_steps=error.next_steps)
+            return Refusal(404, code or "RepoNotFound", error.text, next_steps=error.next_steps)
         case Unavailable():
             after = RETRY_USUAL_S if error.retry_after_s is None else max(1, math.ceil(error.retry_after_s))
             return Refusal(503, "Unavailable", error.text, next_steps=error.next_steps, retry_after_s=after)
