@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import socket
 import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
@@ -41,10 +42,17 @@ class Here:
 
         return session.get(URL(f"https://{self.at}{FILE}", encoded=True), ssl=self.client, headers=headers)
 
-    async def raw(self, limit: int = 1 << 16) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    async def raw(
+        self, limit: int = 1 << 16, kernel_holds: int | None = None
+    ) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
         """A connection on which the file was asked for."""
+        sock = socket.socket()
+        sock.setblocking(False)
+        if kernel_holds is not None:
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, kernel_holds)
+        await asyncio.get_running_loop().sock_connect(sock, (self.at.host, self.at.port))
         reader, writer = await asyncio.open_connection(
-            self.at.host, self.at.port, ssl=self.client, limit=limit
+            sock=sock, ssl=self.client, server_hostname=self.at.host, limit=limit
         )
         writer.write(f"GET {FILE} HTTP/1.1\r\nHost: x\r\n\r\n".encode())
         await writer.drain()
@@ -174,19 +182,19 @@ def test_a_slow_client_is_served_to_the_end(run: Run) -> None:
     """Each megabyte takes it longer than a stall may last; it moves all the time."""
 
     async def main(here: Here) -> None:
-        reader, writer = await here.raw(limit=1 << 14)
+        reader, writer = await here.raw(limit=1 << 14, kernel_holds=1 << 16)
         head = await reader.readuntil(b"\r\n\r\n")
         assert b" 200 " in head.split(b"\r\n")[0]
         taken = b""
         # Slow for longer than buffers can hide, then in a hurry.
-        for _ in range(15):
-            taken += await reader.readexactly(200_000)
+        for _ in range(35):
+            taken += await reader.readexactly(50_000)
             await asyncio.sleep(0.1)
         taken += await reader.readexactly(len(BIG) - len(taken))
         assert taken == BIG
         writer.close()
 
-    run(main, send_stall_s=0.25)
+    run(main, send_stall_s=1.0)
 
 
 def test_clients_that_hang_up_cost_nobody_anything(run: Run, caplog: pytest.LogCaptureFixture) -> None:

@@ -4,11 +4,13 @@ import asyncio
 import socket
 import ssl
 from collections.abc import Awaitable, Callable
-from typing import Any
+from typing import Any, cast
 
 from aiohttp import web
 from prometheus_client import CollectorRegistry, GCCollector, PlatformCollector, ProcessCollector
 from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
+
+from llmgw_kit.http_stop import LeavingRunner, Lines
 
 #: How long a client may take to send its request's head, on every HTTP listener (M4).
 HEADER_TIMEOUT_S = 10.0
@@ -60,15 +62,21 @@ class _TimedHandler(web.RequestHandler):
     Counted from the accept for the first request, and from the first byte of the head for a later one:
     between two requests the keep-alive time applies. Bodies and answers are not its business."""
 
-    __slots__ = ("_head_timeout_s", "_head_timer")
+    __slots__ = ("_head_timeout_s", "_head_timer", "_line", "_lines")
 
-    def __init__(self, manager: web.Server, *, head_timeout_s: Callable[[], float], **kwargs: Any) -> None:
+    def __init__(
+        self, manager: web.Server, *, head_timeout_s: Callable[[], float], lines: Lines, **kwargs: Any
+    ) -> None:
         super().__init__(manager, **kwargs)
+        self._lines = lines
+        self._line: asyncio.Transport | None = None
         self._head_timeout_s = head_timeout_s
         self._head_timer: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         super().connection_made(transport)
+        self._line = cast("asyncio.Transport", transport)
+        self._lines.made(self._line)
         self._arm()
 
     def data_received(self, data: bytes) -> None:
@@ -82,6 +90,8 @@ class _TimedHandler(web.RequestHandler):
 
     def connection_lost(self, exc: BaseException | None) -> None:
         self._disarm()
+        if self._line is not None:
+            self._lines.lost(self._line)
         super().connection_lost(exc)
 
     def _arm(self) -> None:
@@ -96,13 +106,14 @@ class _TimedHandler(web.RequestHandler):
 class _TimedSite(web.BaseSite):
     """One bound socket, TCP or unix, served by handlers with a time limit for heads."""
 
-    __slots__ = ("_head_timeout_s", "_sock")
+    __slots__ = ("_head_timeout_s", "_lines", "_sock")
 
     def __init__(
-        self, runner: web.AppRunner, sock: socket.socket, *, head_timeout_s: Callable[[], float],
+        self, runner: LeavingRunner, sock: socket.socket, *, head_timeout_s: Callable[[], float],
         tls: ssl.SSLContext | None,
     ) -> None:  # fmt: skip
         super().__init__(runner, ssl_context=tls)
+        self._lines = runner.lines
         self._sock = sock
         self._head_timeout_s = head_timeout_s
 
@@ -118,7 +129,11 @@ class _TimedSite(web.BaseSite):
 
         def handler() -> _TimedHandler:
             return _TimedHandler(
-                server, head_timeout_s=self._head_timeout_s, loop=server._loop, **server._kwargs
+                server,
+                head_timeout_s=self._head_timeout_s,
+                lines=self._lines,
+                loop=server._loop,
+                **server._kwargs,
             )
 
         # uvloop opens a given socket as what the method is for: a unix socket is no TCP server.
@@ -146,11 +161,11 @@ async def serve_http(
     `head_timeout_s` limits how long a request head may take (M4); a function is asked for each head, so that
     it may change. With `handler_cancellation` a handler is cancelled when its client leaves."""
     limit = head_timeout_s if callable(head_timeout_s) else lambda: head_timeout_s
-    runner = web.AppRunner(
+    runner = LeavingRunner(
         app,
         access_log=None,
         handle_signals=False,
-        shutdown_timeout=shutdown_s,
+        shutdown_s=shutdown_s,
         keepalive_timeout=75.0,
         handler_cancellation=handler_cancellation,
     )
