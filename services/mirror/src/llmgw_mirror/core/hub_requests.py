@@ -128,7 +128,7 @@ def _api(names: Sequence[str]) -> HubRequest:
         return WhoAmI()
     if names[0] in OTHER_KINDS:
         return OtherKind(names[0])
-    if names[0] != "models" or len(names) > 6:
+    if names[0] != "models":
         return Unknown()
     names = names[1:]
     if names in ([], [""]):
