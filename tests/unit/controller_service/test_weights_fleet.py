@@ -112,6 +112,17 @@ async def test_weights_are_brought_to_more_nodes_than_are_asked_at_once(
         assert made.reign.fleet.asks.open == 0
 
 
+async def test_what_is_no_model_yet_is_told_how_a_version_of_the_mirror_becomes_one(
+    fake_clock: FakeClock,
+) -> None:
+    async with fleet(fake_clock) as made:
+        request = pb.PrefetchWeightsRequest(model="fetched-only")
+        with pytest.raises(NotFound) as refused:
+            await made.result(made.calls.PrefetchWeights(request, None), within_s=20)
+        assert refused.value.code == "model_not_found"
+        assert "llmgwctl mirror suggest MODEL@VERSION | llmgwctl model apply -" in refused.value.next_steps[-1]
+
+
 async def test_weights_are_removed_from_a_whole_fleet(fake_clock: FakeClock) -> None:
     async with fleet(fake_clock, "v1") as made:
         request = pb.RemoveWeightsRequest(model="tiny", version="v1")

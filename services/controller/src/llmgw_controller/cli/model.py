@@ -24,6 +24,9 @@ model.add_command(model_shipped)
 
 @model.command("apply")
 @click.argument("file", required=False, type=click.Path(path_type=Path, allow_dash=True))
+@click.option(
+    "-f", "--file", "named", type=click.Path(path_type=Path, allow_dash=True), help="The same as FILE."
+)
 @click.option("--dry-run", is_flag=True, help="Check only; nothing is stored.")
 @click.option("--strict", is_flag=True, help="Refuse what can never fit the nodes that are known.")
 @click.option("--shipped", metavar="NAME", help="A model that comes with this release: model shipped.")
@@ -34,14 +37,15 @@ model.add_command(model_shipped)
 )
 @click.pass_obj
 def model_apply(
-    session: Session, file: Path | None, *, dry_run: bool, strict: bool, shipped: str | None,
-    weights: Path | None,
+    session: Session, file: Path | None, named: Path | None, *, dry_run: bool, strict: bool,
+    shipped: str | None, weights: Path | None,
 ) -> None:  # fmt: skip
     """Add or change models from FILE.
 
     YAML or JSON: one model, or `models: [...]`; - reads stdin."""
-    if (file is None) == (shipped is None):
+    if sum(given is not None for given in (file, named, shipped)) != 1:
         raise click.UsageError("give FILE, or --shipped NAME")
+    file = file or named
     if shipped is not None:
         found = [completed(shipped_model(session, shipped), weights)]
     elif weights is not None:

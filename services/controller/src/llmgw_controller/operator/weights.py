@@ -59,7 +59,9 @@ class WeightsCalls(Desk):
     ) -> pb.PrefetchWeightsResponse:
         """Begin to bring a model's weights to nodes; what comes of it is in ListWeights."""
         reign = await self._reign()
-        model = self._model(reign, request.model)
+        model = reign.ledger.catalog.resolve(request.model)
+        if model is None:
+            raise _only_of_the_catalog(self._no_model(reign, request.model))
         weights = model.weights
         if weights is None:
             raise Conflict(
@@ -161,6 +163,16 @@ class WeightsCalls(Desk):
                     )
         except LlmgwError as e:
             log.warning("%s %s: %s; the event is not written: %s", kind, subject, text, e.text)
+
+
+def _only_of_the_catalog(unknown: LlmgwError) -> NotFound:
+    """A node keeps weights under the catalog's name of them: brought there under the mirror's, which may be
+    another, they would be of no use to the model that is applied later."""
+    steps = (
+        *unknown.next_steps,
+        "a version of the mirror becomes one: llmgwctl mirror suggest MODEL@VERSION | llmgwctl model apply -",
+    )
+    return NotFound(unknown.text, code=unknown.code, next_steps=steps)
 
 
 async def _tell_mirror(reign: Reign, model: Model) -> None:
