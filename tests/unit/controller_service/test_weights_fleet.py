@@ -120,7 +120,8 @@ async def test_what_is_no_model_yet_is_told_how_a_version_of_the_mirror_becomes_
         with pytest.raises(NotFound) as refused:
             await made.result(made.calls.PrefetchWeights(request, None), within_s=20)
         assert refused.value.code == "model_not_found"
-        assert "llmgwctl mirror suggest MODEL@VERSION | llmgwctl model apply -" in refused.value.next_steps[-1]
+        line = "llmgwctl mirror suggest MODEL@VERSION | llmgwctl model apply -"
+        assert line in refused.value.next_steps[-1]
 
 
 async def test_weights_are_removed_from_a_whole_fleet(fake_clock: FakeClock) -> None:
