@@ -122,7 +122,10 @@ def versions() -> pb.ListVersionsResponse:
     whole = version(
         "Qwen/Qwen3-8B", *shards(5), verified_at_unix_s=NOW - 86_400, readers=["h100-01", "h100-02"]
     )
-    unproved = version("local/tiny", file("tiny.gguf", "present", 93_000_000, proof="none"), name="2025-08")
+    stale = pb.Warning(code="stale_index", text="its index names 30 shards, 15 are here", next_steps=["look"])
+    unproved = version(
+        "local/tiny", file("tiny.gguf", "present", 93_000_000, proof="none"), name="2025-08", warnings=[stale]
+    )
     return pb.ListVersionsResponse(
         versions=[whole, mistral(), qwen(), unproved], disk_total_bytes=14 * 10**12,
         disk_free_bytes=7_200 * GB,

@@ -13,7 +13,7 @@ from llmgw_controller.cli.exits import EXIT_TROUBLE
 from llmgw_controller.cli.mirror.client import TIMEOUT_S, MirrorSession
 from llmgw_controller.cli.mirror.finding import registry_json, trouble_line
 from llmgw_controller.cli.mirror.names import label, typed
-from llmgw_controller.cli.mirror.words import file_word, version_json
+from llmgw_controller.cli.mirror.words import file_word, odd, version_json
 from llmgw_controller.cli.page import Page, Piece, wrapped
 from llmgw_controller.cli.text import count, duration, size, size_of
 
@@ -122,6 +122,7 @@ def summary(one: pb.WeightsVersion) -> str:
 def version_lines(page: Page, one: pb.WeightsVersion, *, most: int | None = None) -> None:
     """Its line, what is not here file by file (at most `most` of them), and what is."""
     wrapped(page, [(f"{label(one.model, one.version)}  ", "")], summary(one))
+    odd(page, one)
     failed = [file for file in one.files if file.state == pb.WEIGHTS_STATE_FAILED]
     present = [file for file in one.files if file.state == pb.WEIGHTS_STATE_PRESENT]
     summed = bool(failed) or len(one.files) > PRESENT_SHOWN

@@ -15,8 +15,8 @@ from llmgw_controller.cli.mirror.client import TIMEOUT_S, MirrorSession, asked_b
 from llmgw_controller.cli.mirror.downloads import summary
 from llmgw_controller.cli.mirror.live import Live
 from llmgw_controller.cli.mirror.names import ModelName, VersionName, label, resolved, short, typed
-from llmgw_controller.cli.mirror.words import file_word, proof, state, version_json
-from llmgw_controller.cli.page import Column, Page, table, wrapped
+from llmgw_controller.cli.mirror.words import file_word, odd, proof, state, version_json
+from llmgw_controller.cli.page import Column, Page, Piece, table, wrapped
 from llmgw_controller.cli.terminal import say
 from llmgw_controller.cli.text import count, iso, joined, size, size_of
 
@@ -51,7 +51,7 @@ def render_versions(page: Page, answer: pb.ListVersionsResponse, *, with_files: 
         page.line(("next: llmgwctl mirror search WORDS", "dim"))
         return 0
     columns = [
-        Column(""), Column("MODEL", most=34), Column("VERSION", most=12), Column("STATE"),
+        Column(""), Column("MODEL", most=34), Column("VERSION", most=18), Column("STATE"),
         Column("FILES", right=True), Column("SIZE", right=True), Column("PROVED"),
         Column("READ BY", most=14),
     ]  # fmt: skip
@@ -60,7 +60,7 @@ def render_versions(page: Page, answer: pb.ListVersionsResponse, *, with_files: 
         columns,
         [
             (
-                ("!!", "bold red") if one.state == pb.WEIGHTS_STATE_FAILED else "", one.model,
+                _mark(one), one.model,
                 short(one.version), _state(one), str(len(one.files)), size(opt(one, "total_bytes")),
                 (iso(opt(one, "verified_at_unix_s")) or "-")[:10],
                 joined(list(one.readers), most=1) or "nobody",
@@ -75,9 +75,19 @@ def render_versions(page: Page, answer: pb.ListVersionsResponse, *, with_files: 
     failed = [one for one in rows if one.state == pb.WEIGHTS_STATE_FAILED]
     for one in failed:
         wrapped(page, [("!! ", "bold red"), (f"{label(one.model, one.version)}: ", "")], summary(one))
+    for one in rows:
+        if one.warnings:
+            page.line(f"{label(one.model, one.version)}:")
+            odd(page, one)
     if failed:
         page.line(("next: llmgwctl mirror downloads", "dim"))
     return EXIT_TROUBLE if failed else 0
+
+
+def _mark(one: pb.WeightsVersion) -> Piece:
+    if one.state == pb.WEIGHTS_STATE_FAILED:
+        return ("!!", "bold red")
+    return (" *", "") if one.warnings else ("", "")
 
 
 def _state(one: pb.WeightsVersion) -> str:

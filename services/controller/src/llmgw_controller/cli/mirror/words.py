@@ -41,7 +41,7 @@ def checksum(file: pb.ListedFile) -> str:
 
 
 def warn(page: Page, warnings: Iterable[pb.Warning], *, accepted: Iterable[str] = ()) -> None:
-    """What blocks first; each with what to do about it, most useful first."""
+    """What blocks a fetch first; each with what to do about it, most useful first."""
     taken = set(accepted)
     for one in sorted(warnings, key=lambda one: not one.blocks):
         blocks = one.blocks and one.code not in taken
@@ -51,6 +51,14 @@ def warn(page: Page, warnings: Iterable[pb.Warning], *, accepted: Iterable[str] 
             wrapped(page, [("     ", "dim")], step)
         if blocks:
             page.line((f"     to take it all the same: --accept {one.code}", "dim"))
+
+
+def odd(page: Page, one: pb.WeightsVersion) -> None:
+    """What is odd about a version that is here: nothing is to be accepted any more."""
+    for warning in one.warnings:
+        wrapped(page, [(" * ", ""), (f"{warning.code}: ", "")], warning.text)
+        for step in warning.next_steps:
+            wrapped(page, [("     ", "dim")], step)
 
 
 def offer(page: Page, words: Iterable[str]) -> None:
@@ -89,6 +97,7 @@ def version_json(one: pb.WeightsVersion) -> Json:
         "rate_bytes_per_second": opt(one, "rate_bytes_s"),
         "eta_seconds": opt(one, "eta_s"),
         "readers": list(one.readers),
+        "warnings": [warning_json(warning) for warning in one.warnings],
         "files": [
             {
                 "path": file.path,
