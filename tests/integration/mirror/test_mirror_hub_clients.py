@@ -1,6 +1,7 @@
 """The Hub's real clients against the mirror, given HF_ENDPOINT and nothing else; every byte is compared."""
 
 import asyncio
+import json
 from pathlib import Path
 
 import pytest
@@ -170,3 +171,28 @@ async def test_below_a_prefix_and_over_several_pages(hub: Upstream, tmp_path: Pa
         assert [row[0] for row in tree["result"]] == ["folder", *files]
         assert set(snapshot["result"]["files"]) == set(files)
         assert (await served.ask("/org/m/resolve/main/folder/0001.txt")).status == 404
+
+
+@pytest.mark.parametrize("generation", [0])
+async def test_transformers_finds_configuration_and_tokenizer(served: Served, generation: int) -> None:
+    """It asks for many files that a repository may lack; those that it has and nobody chose count as lacking
+    for now, and are not remembered."""
+    vocabulary = {"hello": 0, "world": 1, "[UNK]": 2}
+    tokenizer = {
+        "version": "1.0", "added_tokens": [], "pre_tokenizer": {"type": "Whitespace"},
+        "model": {"type": "WordLevel", "vocab": vocabulary, "unk_token": "[UNK]"},
+    }  # fmt: skip
+    files = {
+        "config.json": b'{"model_type": "llama", "hidden_size": 64}',
+        "tokenizer.json": json.dumps(tokenizer).encode(),
+        "tokenizer_config.json": b'{"tokenizer_class": "PreTrainedTokenizerFast"}',
+    }
+    await served.have(files, unchosen=("chat_template.jinja", "special_tokens_map.json"))
+    client = served.client(generation)
+    got = await client.act("transformers", repo="org/m")
+    assert got == {"type": "llama", "ids": [0, 1]}
+    remembered = {path.name for path in client.cached("*") if ".no_exist" in path.parts}
+    assert remembered
+    assert not {"chat_template.jinja", "special_tokens_map.json"} & remembered
+    again = await client.act("transformers", repo="org/m", environment={"HF_HUB_OFFLINE": "1"})
+    assert again == got
