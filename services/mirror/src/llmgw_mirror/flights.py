@@ -107,6 +107,8 @@ class Flights:
         for source in stored.missing():
             if (vid, source.path) not in self._air:
                 where, proof = await self._threads.run(self._marks.instead, vid, source)
+                if proof is None and (was := stored.was.get(source.path)) is not None:
+                    proof = was.proof  # coming back as it was proves no more than was proved then
                 flight = Flight(where, self._clock, proof=proof)
                 before = stored.retried.get(source.path, 0)
                 work = self._fly(vid, stored.wish, flight, before)

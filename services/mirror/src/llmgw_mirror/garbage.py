@@ -47,6 +47,9 @@ class Garbage:
     async def collect(self) -> None:
         """All that is due by now. Raises Unavailable."""
         now = self._clock.unix_s()
+        async with self._fetcher.publishing():
+            # Under the lease nothing is between two places.
+            await self._threads.run(self._removals.sweep)
         for removed in await self._threads.run(self._removals.every):
             if removed.until <= now:
                 await self.purge(removed, told="its time to be restored is over")
@@ -93,14 +96,21 @@ class Garbage:
         return freed
 
     async def relieve(self, needed_bytes: int) -> int:
-        """A fetch would find the disk full: free damaged content, then the oldest removals, until it fits or
-        nothing is left to free. Returns the bytes freed. Raises Unavailable."""
+        """A fetch would find the disk full: free damaged content, then the oldest removals, until it fits.
+        Removals stay when all of them would not be enough. Returns the bytes freed. Raises Unavailable."""
         freed = await self._threads.run(self._drop_damaged)
+        if freed + await self._threads.run(self._purgeable) < needed_bytes:
+            return freed
         for removed in await self._threads.run(self._removals.every):
             if freed >= needed_bytes:
                 break
             freed += await self.purge(removed, told="a fetch needed its room")
         return freed
+
+    def _purgeable(self) -> int:
+        """Bytes that only removals hold."""
+        held = {sha256: size for one in self._removals.every() for sha256, size in one.contents.items()}
+        return sum(held[sha256] for sha256 in held.keys() - self._store.referenced())
 
     def _bound_damaged(self, now: float) -> None:
         """Oldest first, by age and then by size."""

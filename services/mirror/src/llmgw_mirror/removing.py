@@ -138,10 +138,9 @@ class Removing:
     async def _refuse_moving(self, vid: str, stored: Stored, *, force: bool) -> None:
         live = await self._ledger.live()
         moving = [
-            file.path
-            for file in stored.wish.files
-            if file.path not in stored.receipts
-            and ((vid, file.path) in self._flights or content_key(file) in live)
+            source.path
+            for source in stored.sought()
+            if (vid, source.path) in self._flights or content_key(source) in live
         ]
         if moving and not force:
             wish = stored.wish

@@ -103,7 +103,7 @@ class Steering:
         flying = self._flights.received(vid)
         return {
             source.path: max(lengths.get(content_key(source), 0), flying.get(source.path, 0))
-            for source in stored.wish.files
+            for source in stored.sought()
         }
 
     async def _mark(self, vid: str, words: dict[str, Cancelled]) -> list[str]:

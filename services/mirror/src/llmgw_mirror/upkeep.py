@@ -95,8 +95,7 @@ class Upkeep:
         wanted = self._flights.keys() | (await self._ledger.live()).keys()
         for stored in await self._flights.load_all():
             dropped = {path for path, word in stored.cancelled.items() if word.discard}
-            done = stored.receipts.keys() | dropped
-            wanted |= {content_key(f) for f in stored.wish.files if f.path not in done}
+            wanted |= {content_key(source) for source in stored.sought() if source.path not in dropped}
         return await self._shelf.remove(path for path, key in parts.items() if key not in wanted)
 
     async def _start_all(self) -> list[VersionView]:

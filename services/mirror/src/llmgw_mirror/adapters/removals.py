@@ -9,6 +9,7 @@ see the folder in neither place. All calls block.
 """
 
 import json
+import logging
 import os
 import secrets
 import shutil
@@ -18,6 +19,8 @@ from pathlib import Path
 
 from llmgw_mirror.adapters.disk import sync_folder, write_atomically
 from llmgw_mirror.adapters.store import Store, version_id
+
+log = logging.getLogger(__name__)
 
 NAME = "removal.json"
 
@@ -71,6 +74,13 @@ class Removals:
         """Oldest first."""
         found = [_read(entry) for entry in self._folder.iterdir()]
         return sorted((one for one in found if one is not None), key=lambda one: (one.at, one.id))
+
+    def sweep(self) -> None:
+        """Forget what says nothing readable of itself: nothing could bring it back."""
+        for entry in self._folder.iterdir():
+            if _read(entry) is None:
+                log.error("removed version %s is damaged and is forgotten", entry.name)
+                shutil.rmtree(entry, ignore_errors=True)
 
     def contents(self) -> set[str]:
         """Content that a removed version would need when it comes back."""

@@ -5,6 +5,7 @@
     versions/<id>/wish.json                     what the version consists of; never changed
     versions/<id>/<file id>.receipt.json        this file is published as that content; written once
     versions/<id>/<file id>.failure.json        why its last fetch failed
+    versions/<id>/<file id>.was.json            published before, its content lost since
     versions/<id>/<file id>.cancelled.json      somebody stopped it; gone once it is retried
     parts/                                      see parts.py
     removed/                                    see removals.py
@@ -22,7 +23,7 @@ import os
 import secrets
 import shutil
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -67,16 +68,29 @@ class Stored:
     cancelled: dict[str, Cancelled] = field(default_factory=dict)
     #: When content was last read and found right, by path, of files that are here.
     proved: dict[str, float] = field(default_factory=dict)
+    #: What files had been published as, by path, whose content was lost since.
+    was: dict[str, Receipt] = field(default_factory=dict)
 
     @property
     def verified_at(self) -> float | None:
         """When every byte had been found right; None while a file is not here."""
         return min(self.proved.values()) if len(self.proved) == len(self.wish.files) else None
 
+    def sought(self) -> list[Source]:
+        """Files without content, as they are to be fetched. What was here before must come back as it was,
+        also where nobody publishes a checksum: a version never changes, and nodes may hold it."""
+        return [self._as_it_was(source) for source in self.wish.files if source.path not in self.receipts]
+
     def missing(self) -> list[Source]:
-        """Files without content that have neither failed nor been stopped."""
-        resting = self.receipts.keys() | self.failures.keys() | self.cancelled.keys()
-        return [source for source in self.wish.files if source.path not in resting]
+        """Those of them that have neither failed nor been stopped."""
+        resting = self.failures.keys() | self.cancelled.keys()
+        return [source for source in self.sought() if source.path not in resting]
+
+    def _as_it_was(self, source: Source) -> Source:
+        was = self.was.get(source.path)
+        if was is None or source.sha256 is not None or source.git_id is not None:
+            return source
+        return replace(source, sha256=was.sha256, size_bytes=was.size_bytes)
 
 
 class Store:
@@ -113,6 +127,7 @@ class Store:
         hollow: dict[str, Receipt] = {}
         cancelled: dict[str, Cancelled] = {}
         proved: dict[str, float] = {}
+        was: dict[str, Receipt] = {}
         for source in parsed.files:
             receipt = _read_json(folder / f"{file_id(source.path)}.receipt.json")
             if receipt is not None:
@@ -121,10 +136,13 @@ class Store:
                 if seen is not None and seen[0] == made.size_bytes:
                     receipts[source.path], proved[source.path] = made, seen[1]
                     continue
-                hollow[source.path] = made
-            # A receipt came after: stopped too late is not stopped.
-            elif (stopped := self.stopped(vid, source.path)) is not None:
-                cancelled[source.path] = stopped
+                hollow[source.path] = was[source.path] = made
+            else:
+                # Not with a receipt, which came after: stopped too late is not stopped.
+                if (stopped := self.stopped(vid, source.path)) is not None:
+                    cancelled[source.path] = stopped
+                if (lost := _read_json(folder / f"{file_id(source.path)}.was.json")) is not None:
+                    was[source.path] = _receipt(lost)
             failure = _read_json(folder / f"{file_id(source.path)}.failure.json")
             if failure is None:
                 continue
@@ -132,7 +150,7 @@ class Store:
                 retried[source.path] = failure["count"]
             else:
                 failures[source.path] = Failure(failure["error"], failure["at"], failure["count"])
-        return Stored(parsed, receipts, failures, retried, hollow, cancelled, proved)
+        return Stored(parsed, receipts, failures, retried, hollow, cancelled, proved, was)
 
     def create(self, wish: Wish, *, beside: Mapping[str, bytes] | None = None) -> bool:
         """Store a new version; False when there is one of that name already. A whole folder appears at
@@ -166,7 +184,7 @@ class Store:
                 write_atomically(target, data)
             else:
                 receipt = _receipt(first)
-        for word in ("failure", "cancelled"):
+        for word in ("failure", "cancelled", "was"):
             (target.parent / f"{file_id(path)}.{word}.json").unlink(missing_ok=True)
         return receipt
 
@@ -181,6 +199,8 @@ class Store:
             self.set_aside(receipt.sha256)
         # With the receipt any word to stop, which came too late for it, would count again.
         self.resume(vid, path)
+        was = _dump({"path": path, **asdict(receipt), "proof": receipt.proof.value})
+        write_atomically(self.versions / vid / f"{file_id(path)}.was.json", was)
         (self.versions / vid / f"{file_id(path)}.receipt.json").unlink(missing_ok=True)
 
     def stop(self, vid: str, path: str, cancelled: Cancelled) -> None:

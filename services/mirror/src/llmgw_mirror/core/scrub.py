@@ -30,6 +30,8 @@ def wait_s(held: Iterable[Held], *, now: float, interval_s: float, most_s: float
 
 #: While nodes read, one chunk so often: a disk that is always read must still be proved one day.
 YIELD_MOST_S = 30.0
+#: No clock wakes anybody much sooner.
+SHORTEST_S = 0.001
 
 
 def pause_s(
@@ -41,4 +43,5 @@ def pause_s(
         return min(1.0, YIELD_MOST_S - yielded_s)
     if rate_bytes_s is None or yielded_s > 0:
         return 0.0
-    return max(0.0, chunk_bytes / rate_bytes_s - took_s)
+    pause = chunk_bytes / rate_bytes_s - took_s
+    return pause if pause >= SHORTEST_S else 0.0
