@@ -11,7 +11,7 @@ import shutil
 import socket
 import sys
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,7 +20,7 @@ PROXY = """
 worker_processes 1; daemon off; pid {dir}/proxy.pid; error_log stderr crit;
 events {{ worker_connections 8192; }}
 http {{ access_log off; keepalive_requests 1000000000;
-  upstream engine {{ server 127.0.0.1:{engine}; keepalive 512; keepalive_requests 1000000000; }}
+  upstream engine {{ {servers} keepalive 512; keepalive_requests 1000000000; }}
   client_body_temp_path {dir}/body; proxy_temp_path {dir}/proxy; fastcgi_temp_path {dir}/f;
   uwsgi_temp_path {dir}/u; scgi_temp_path {dir}/s; client_body_buffer_size 1m;
   server {{ listen 127.0.0.1:{port} backlog=4096;
@@ -89,21 +89,23 @@ async def nginx(folder: Path, name: str, config: str) -> asyncio.subprocess.Proc
     return await asyncio.create_subprocess_exec("nginx", "-p", str(folder), "-c", str(path))
 
 
-def _commands(folder: Path, engine: int) -> dict[str, tuple[int, list[str]]]:
+def _commands(folder: Path, engines: Sequence[int]) -> dict[str, tuple[int, list[str]]]:
     """Name -> (port, command) of every proxy that can be run here."""
-    url = f"http://127.0.0.1:{engine}"
+    urls = [f"http://127.0.0.1:{engine}" for engine in engines]
     ports = {name: free_port() for name in ("nginx", OURS, "smg", "vllm-router")}
     config = folder / "nginx.conf"
-    config.write_text(PROXY.format(dir=folder, port=ports["nginx"], engine=engine))
+    servers = " ".join(f"server 127.0.0.1:{engine};" for engine in engines)
+    config.write_text(PROXY.format(dir=folder, port=ports["nginx"], servers=servers))
     listen = ["--listen", f"127.0.0.1:{ports[OURS]}", "--admin-listen", f"127.0.0.1:{free_port()}"]
-    state = ["--workers", "1", "--state-dir", str(folder / "state"), "--endpoint", f"e={url}=m"]
+    state = ["--workers", "1", "--state-dir", str(folder / "state")]
+    replicas = [word for n, url in enumerate(urls) for word in ("--endpoint", f"e{n}={url}=m")]
     commands = {
         "nginx": ["nginx", "-p", str(folder), "-c", str(config)],
-        OURS: [sys.executable, "-m", "llmgw_router.main", "serve", *listen, *state],
+        OURS: [sys.executable, "-m", "llmgw_router.main", "serve", *listen, *state, *replicas],
     }
     for name, head in (("smg", ["smg", "launch"]), ("vllm-router", ["vllm-router"])):
         if shutil.which(name):
-            where = ["--host", "127.0.0.1", "--port", str(ports[name]), "--worker-urls", url]
+            where = ["--host", "127.0.0.1", "--port", str(ports[name]), "--worker-urls", *urls]
             quiet = ["--policy", "round_robin", "--log-level", "error", "--prometheus-port", str(free_port())]
             commands[name] = [*head, *where, *quiet]
     return {name: (ports[name], command) for name, command in commands.items()}
@@ -111,12 +113,13 @@ def _commands(folder: Path, engine: int) -> dict[str, tuple[int, list[str]]]:
 
 @asynccontextmanager
 async def proxies(
-    folder: Path, engine: int, *, core: int | None = None, only: tuple[str, ...] = ()
+    folder: Path, *engines: int, core: int | None = None, only: tuple[str, ...] = ()
 ) -> AsyncIterator[list[Target]]:
-    """Every proxy in front of the engine, pinned to `core` if one is given; nginx first, then ours."""
+    """Every proxy in front of these engines of one model, pinned to `core` if one is given; nginx first, then
+    ours."""
     async with AsyncExitStack() as stack:
         targets = []
-        for name, (port, command) in _commands(folder, engine).items():
+        for name, (port, command) in _commands(folder, engines).items():
             if only and name not in only:
                 continue
             targets.append(await stack.enter_async_context(_running(name, port, command, folder, core)))

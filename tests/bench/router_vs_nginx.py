@@ -5,7 +5,10 @@ a request costs the whole process tree: it depends far less on what else the mac
 second. Absolute figures do not travel, ratios within a round should. A round counts in which each proxy had
 most of its core.
 
-    python tests/bench/router_vs_nginx.py [--rounds N] [--seconds S] [--connections C] [--core K] [--only a,b]
+With `--endpoints 2` or more the model has so many replicas: ours then reads the prompt and looks for who
+knows its beginning, nginx and the others turn round among them.
+
+    python tests/bench/router_vs_nginx.py [--rounds N] [--connections C] [--endpoints E] [--core K] [--only a,b]
 """
 
 import argparse
@@ -43,7 +46,7 @@ ENGINE = """
 worker_processes 1; daemon off; pid {dir}/engine.pid; error_log stderr crit;
 events {{ worker_connections 4096; }}
 http {{ access_log off; keepalive_requests 1000000000; default_type application/json;
-  server {{ listen 127.0.0.1:{port} backlog=4096; location / {{ return 200 '{info}'; }}
+  server {{ {listen} location / {{ return 200 '{info}'; }}
     location = /v1/models {{ return 200 '{models}'; }}
     location = /v1/chat/completions {{ return 200 '{reply}'; }} }} }}
 """
@@ -79,12 +82,13 @@ async def run(args: argparse.Namespace) -> None:
         folder = Path(made)
         script = folder / "load.lua"
         script.write_text(WRK)
-        port = free_port()
+        ports = [free_port() for _ in range(args.endpoints)]
+        listen = " ".join(f"listen 127.0.0.1:{port} backlog=4096;" for port in ports)
         engine = await nginx(
-            folder, "engine", ENGINE.format(dir=folder, port=port, reply=REPLY, models=MODELS, info=INFO)
+            folder, "engine", ENGINE.format(dir=folder, listen=listen, reply=REPLY, models=MODELS, info=INFO)
         )
         try:
-            async with proxies(folder, port, core=args.core, only=only) as targets:
+            async with proxies(folder, *ports, core=args.core, only=only) as targets:
                 if args.load_core is not None:
                     os.sched_setaffinity(engine.pid, {args.load_core})
                 rounds: dict[str, list[Round]] = {target.name: [] for target in targets}
@@ -134,6 +138,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--seconds", type=int, default=4)
     parser.add_argument("--connections", type=int, default=32)
+    parser.add_argument("--endpoints", type=int, default=1, help="replicas of the model")
     parser.add_argument("--core", type=int, default=None, help="pin the proxies to this core")
     parser.add_argument("--load-core", type=int, default=None, help="pin engine and load to this core")
     parser.add_argument("--only", default="", help="only these proxies: nginx,llmgw")

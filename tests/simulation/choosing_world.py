@@ -105,6 +105,7 @@ class Request:
     model: str = "m"
     key: None = None
     known: None = None
+    said: None = None
     phase: int = WAITING
     tried: list[EngineEndpoint] | None = None
     match: Any = None

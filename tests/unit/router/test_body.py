@@ -1,10 +1,12 @@
 import json
+from collections.abc import Callable
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from llmgw_router.core.body import BodyRefused, model_of, with_model
+from llmgw_router.core.body import BodyRefused, model_of, sole_model, with_model
+from llmgw_router.core.choosing import prompts
 from llmgw_router.core.errors import BAD_MODEL, MALFORMED_JSON, Kind
 
 GOOD = {
@@ -63,6 +65,23 @@ BAD: dict[str, tuple[bytes, Kind]] = {
     "array beside a surrogate": (b'["\\ud800"]', MALFORMED_JSON),
     "a surrogate as the name": (b'{"model":"\\ud800"}', BAD_MODEL),
 }
+
+
+def in_words(read: Callable[[], str]) -> str:
+    try:
+        return read()
+    except BodyRefused as refused:
+        return f"{refused.kind.label}: {refused}"
+
+
+@pytest.mark.parametrize("name", [*GOOD, *BAD])
+def test_a_body_that_is_decoded_for_its_prompt_too_names_the_same_model(name: str) -> None:
+    """W01, W02, W44, W45: one decoding for both questions changes no answer."""
+    body = GOOD[name][0] if name in GOOD else BAD[name][0]
+    said = prompts.opened(body)
+    if said is not None and said.model is not None:
+        found = said.model
+        assert in_words(lambda: sole_model(body, found)) == in_words(lambda: model_of(body))
 
 
 @pytest.mark.parametrize("name", BAD)

@@ -24,7 +24,7 @@ def never(body: bytes) -> Any:
 )
 def test_a_long_body_is_not_decoded(unit: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
     """2 MiB of `{}` stopped the loop for 0.3 s."""
-    monkeypatch.setattr(prompts, "_body", never)
+    monkeypatch.setattr(prompts, "_said", never)
     monkeypatch.setattr(prompts, "_names", never)
     body = Looked(b'{"model":"m","messages":[' + unit * (2**21 // len(unit)) + b"1]}")
     assert prompts.read(body) is not None
@@ -34,7 +34,7 @@ def test_a_long_body_is_not_decoded(unit: bytes, monkeypatch: pytest.MonkeyPatch
 
 @pytest.mark.parametrize("unit", [b"{}", b"[]"])
 def test_nor_is_a_shorter_one_of_many_values(unit: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(prompts, "_body", never)
+    monkeypatch.setattr(prompts, "_said", never)
     body = b'{"model":"m","input":[' + b",".join([unit] * 5000) + b"]}"
     assert len(body) < prompts.DECODED_BYTES
     assert prompts.read(body) is not None

@@ -56,6 +56,11 @@ def model_of(body: bytes) -> str:
         raise BodyRefused(MALFORMED_JSON, f"The request body is not valid JSON: {error}.") from error
     except RecursionError as error:
         raise BodyRefused(MALFORMED_JSON, "The request body is nested too deeply.") from error
+    return sole_model(body, name)
+
+
+def sole_model(body: bytes, name: str) -> str:
+    """`name`, which a decoder has found in this body, if it can only mean that. Raises as model_of does."""
     if not body.isascii():
         # The decoder looks into the strings it keeps only.
         try:

@@ -56,10 +56,15 @@ class Chooser:
         self._budget.adjust(rules.retry_share, rules.retry_min_per_s)
         self._prefixes.resize(rules.prefix_entries)
         self._header = None if not rules.session_header else f"{rules.session_header.lower()}:".encode()
+        self._opens = rules.prefix_affinity
         self._reads = rules.prefix_affinity or bool(rules.session_fields)
         self._names = tuple(rules.session_fields)
         self._keeps = rules.keep_decisions > 0
         self._kept = deque(self._kept, maxlen=rules.keep_decisions)
+
+    def opens(self, path: bytes) -> bool:
+        """Whether a body sent there will be looked into for its prompt: then it is decoded once for both."""
+        return self._opens and self._hub.routes.contested and path in prompts.PATHS
 
     # --- where to
 
@@ -192,7 +197,12 @@ class Chooser:
             and len(exchange.body) <= rules.prefix_body_bytes
         ):
             # A form, or what is no JSON, says nothing here: the load decides (HO21).
-            prompt = prompts.read(exchange.body) if rules.prefix_affinity else prompts.names(exchange.body)
+            if exchange.said is not None:
+                prompt: prompts.Prompt | None = prompts.prompt_of(exchange.said)
+            elif rules.prefix_affinity:
+                prompt = prompts.read(exchange.body)
+            else:
+                prompt = prompts.names(exchange.body)
             if prompt is not None:
                 text = prompt.text
                 if prompt.prompt_cache_key or prompt.user:

@@ -28,6 +28,7 @@ from llmgw_router.relay.upstream import BUSY, DENIALS, NOT_HERE, UpstreamConnect
 if TYPE_CHECKING:
     from llmgw_router.core.choosing.affinity import Match
     from llmgw_router.core.choosing.decision import Decision
+    from llmgw_router.core.choosing.prompts import Said
     from llmgw_router.relay.client import ClientConnection
     from llmgw_router.relay.endpoint import Endpoint, EngineEndpoint
     from llmgw_router.relay.reading import Spot
@@ -52,6 +53,7 @@ class Exchange(Ending):
         "opening",
         "policy",
         "resent",
+        "said",
         "since",
         "spot",
         "started",
@@ -68,6 +70,8 @@ class Exchange(Ending):
         Ending.__init__(self, client)
         #: Asked again after it had been sent once.
         self.resent = False
+        #: Its body as it was decoded for the model's name, until its endpoint is chosen. None: it was not.
+        self.said: Said | None = None
         #: Where the model's name stands in the body, if that is known.
         self.spot: Spot | None = None
         #: Who else may hold the response that is asked for; None: it is not about one.
@@ -89,6 +93,8 @@ class Exchange(Ending):
         """Send it to the best of `endpoints`; without one, hold it or refuse it."""
         hub = self.hub
         best = hub.choosing.choose(self, endpoints) if endpoints else None
+        # Not for as long as it waits or streams.
+        self.said = None
         if best is not None:
             queue = hub.queue
             if queue.limited or (queue.heeds and best.row.concurrency is not None):
@@ -115,7 +121,7 @@ class Exchange(Ending):
         if self.phase == HELD:
             self.held_ns = now_ns - self.started_ns - self.queued_ns
         match = self.match
-        if endpoint.ejected or (match is not None and match.settled != endpoint.name):
+        if endpoint.ejected or (match is not None and endpoint.name not in match.settled):
             self.hub.choosing.departs(self, endpoint)
         idle = endpoint.idle
         while idle:

@@ -31,6 +31,8 @@ class LiveRoutes:
         self._hub = hub
         self._slots = slots
         self._index = TableIndex()
+        #: Some model has, or has had, more than one endpoint to choose from.
+        self.contested = False
         #: Model names and aliases alike.
         self.targets: dict[str, LiveTarget] = {}
         self._endpoints: dict[str, EngineEndpoint] = {}
@@ -104,6 +106,7 @@ class LiveRoutes:
             made = live.get(id(target))
             if made is None:
                 endpoints = tuple(self._endpoints[endpoint_id] for endpoint_id in target.endpoint_ids)
+                self.contested = self.contested or len(endpoints) > 1
                 made = live[id(target)] = LiveTarget(target.model, endpoints)
             self.targets[name] = made
 

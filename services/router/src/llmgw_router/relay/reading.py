@@ -4,7 +4,8 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from llmgw_router.core import multipart
-from llmgw_router.core.body import BodyRefused, NeedsSteps, model_of, with_model
+from llmgw_router.core.body import BodyRefused, NeedsSteps, model_of, sole_model, with_model
+from llmgw_router.core.choosing import prompts
 from llmgw_router.core.errors import BAD_FORM
 from llmgw_router.core.heartbeat import streams
 from llmgw_router.core.routes import JSON, Content
@@ -46,7 +47,15 @@ def read_model(exchange: "Exchange", go_on: "GoOn") -> None:
             _step(exchange, scan(body), go_on)
             return
         else:
-            name = model_of(body if type(body) is bytes else bytes(body))
+            if type(body) is not bytes:
+                body = bytes(body)
+            said = prompts.opened(body) if exchange.hub.choosing.opens(entry.path) else None
+            if said is None or said.model is None:
+                name = model_of(body)
+            else:
+                # One decoding for both questions.
+                name = sole_model(body, said.model)
+                exchange.said = said
     except NeedsSteps:
         _step(exchange, scan(body), go_on)
         return

@@ -43,7 +43,7 @@ _NOT_FRESH: Final[tuple[int, tuple[str, ...]]] = (0, ())
 class Match:
     """What is known of one prompt or session, for picking.pick."""
 
-    __slots__ = ("chain", "depths", "fresh", "place", "policy", "settled", "worth")
+    __slots__ = ("_depths", "chain", "fresh", "place", "policy", "settled", "worth")
 
     def __init__(self, chain: Sequence[int], place: int, policy: str) -> None:
         #: Keys of the map, shortest prefix first; empty where nothing can be learnt.
@@ -54,12 +54,20 @@ class Match:
         self.policy = policy
         #: Endpoint -> requests of load that what it knows outweighs.
         self.worth = _NOBODY
-        #: Endpoint -> how many of `chain` it knows. None: this is no prompt.
-        self.depths: Mapping[str, int] | None = None
+        self._depths: Mapping[str, int] | None = None
         #: How many keys, from the first on, are fresh in the map, all with these same owners.
         self.fresh = _NOT_FRESH
-        #: The endpoint for which there is nothing to learn: it was sent all of it, and last. None: nobody is.
-        self.settled: str | None = None
+        #: Endpoints for which there is nothing to learn: they were sent all of it, and lately.
+        self.settled: tuple[str, ...] = ()
+
+    @property
+    def depths(self) -> Mapping[str, int] | None:
+        """Endpoint -> how many of `chain` it knows. None: this is no prompt. For who tells why; made then."""
+        return dict.fromkeys(self.settled, len(self.chain)) if self.settled else self._depths
+
+    @depths.setter
+    def depths(self, depths: Mapping[str, int]) -> None:
+        self._depths = depths
 
 
 @lru_cache(maxsize=4096)
@@ -86,7 +94,7 @@ def session_key(session: bytes, scope: int) -> int:
 
 
 class PrefixMap:
-    """Key -> names of the endpoints that know it, the latest first.
+    """Key -> names of the endpoints that know it, the latest to learn it first.
 
     Two generations instead of a list in order of use: what is used moves into the young one, and when
     that is full it becomes the old one, whose rest is forgotten. A look-up then writes nothing.
@@ -116,16 +124,15 @@ class PrefixMap:
             else:
                 # As nearly always where it is known at all: the whole of it, to the same ones.
                 known = len(chain)
-                match.depths = dict.fromkeys(owners, known)
                 match.worth = dict.fromkeys(owners, CUTS[known - 1] * rules.prefix_worth / 1024)
                 match.fresh = (known, owners)
-                match.settled = owners[0]
+                match.settled = owners
                 return
         self._find_parts(match, rules)
 
     def _find_parts(self, match: Match, rules: Choosing) -> None:
         """The same where one knows more of it than another, or not all is known, or not lately."""
-        match.settled = None
+        match.settled = ()
         young, old = self._young.get, self._old.get
         depths: dict[str, int] = {}
         last: tuple[str, ...] | None = None
@@ -164,7 +171,9 @@ class PrefixMap:
         """A prompt with these keys goes to this endpoint."""
         chain = match.chain
         known, owners = match.fresh
-        start = known if owners and owners[0] == name else 0
+        # Not put first again where it is known already: under load a prompt goes to all that know it in turn,
+        # and each of its keys would be written each time.
+        start = known if name in owners else 0
         if start == len(chain):
             return
         if len(self._young) + len(chain) - start > self._half:

@@ -50,7 +50,10 @@ class _Message(msgspec.Struct):
     output: str | list[_Part] | None = None
 
 
-class _Body(msgspec.Struct):
+class Said(msgspec.Struct):
+    """A body decoded as far as it matters here."""
+
+    model: str | None = None
     messages: list[_Message] | None = None
     system: str | list[_Part] | None = None
     instructions: str | None = None
@@ -66,7 +69,7 @@ class _Names(msgspec.Struct):
     user: str | None = None
 
 
-_body = msgspec.json.Decoder(_Body).decode
+_said = msgspec.json.Decoder(Said).decode
 _names = msgspec.json.Decoder(_Names).decode
 _numbers = msgspec.json.Encoder().encode
 
@@ -83,14 +86,30 @@ def read(body: bytes | bytearray) -> Prompt | None:
     """What the body of one of PATHS says; None: nothing that can be read so (HO21).
 
     A body that engines will refuse is not refused here. Of a long one only the first part is looked at."""
-    if len(body) > _DECODED_VALUES and (
-        len(body) > DECODED_BYTES or body.count(b"{") + body.count(b"[") > _DECODED_VALUES
-    ):
+    if _is_long(body):
         return _look(body)
+    said = opened(body)
+    return None if said is None else prompt_of(said)
+
+
+def opened(body: bytes | bytearray) -> Said | None:
+    """The body itself; None: it is long, or not such a one."""
+    if _is_long(body):
+        return None
     try:
-        said = _body(body)
+        return _said(body)
     except (msgspec.DecodeError, RecursionError):
         return None
+
+
+def _is_long(body: bytes | bytearray) -> bool:
+    return len(body) > _DECODED_VALUES and (
+        len(body) > DECODED_BYTES or body.count(b"{") + body.count(b"[") > _DECODED_VALUES
+    )
+
+
+def prompt_of(said: Said) -> Prompt:
+    """Its text and names."""
     pieces: list[str] = []
     if said.system is not None:
         _content(pieces, said.system)
