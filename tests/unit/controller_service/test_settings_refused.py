@@ -17,6 +17,8 @@ MODEL: dict[str, Any] = {
     "profiles": [{"engine": "command", "gpu_class": "L4", "command": ["engine", "{port}"]}],
 }
 
+MIRROR = {"mirror": "mirror:7071", "mirror_url": "http://mirror:8071"}
+
 BAD: dict[str, tuple[dict[str, Any], str]] = {
     "an unknown key names the nearest": ({"reconcile_intervall_s": 1}, "'reconcile_interval_s'?"),
     "an unknown key of a model": ({"models": [{**MODEL, "replica": 1}]}, "(did you mean 'replicas'?)"),
@@ -34,6 +36,22 @@ BAD: dict[str, tuple[dict[str, Any], str]] = {
     ),
     "a mirror URL with a bad port": ({"mirror": "m:1", "mirror_url": "http://m:99999"}, "Port out of range"),
     "a mirror URL without a port": ({"mirror": "mirror:7071", "mirror_url": "http://mirror"}, "has no port"),
+    "a mirror at no port": (
+        {"mirror": "mirror:0", "mirror_url": "http://mirror:8071"}, "port 0, which nobody can be called at",
+    ),
+    "a mirror at no host": (
+        {"mirror": "*:7071", "mirror_url": "http://mirror:8071"}, "'*' is no host that can be called",
+    ),
+    "a mirror's certificate without its authority": (
+        {**MIRROR, "mirror_tls_cert": "/tls.crt", "mirror_tls_key": "/tls.key"}, "set mirror_tls_ca too",
+    ),
+    "TLS files towards the mirror that are not there": (
+        {**MIRROR, "mirror_tls_ca": "/no/ca.pem"}, "authority /no/ca.pem cannot be used: No such file",
+    ),
+    "TLS files towards no mirror": (
+        {"mirror_tls_ca": "/etc/ssl/certs/ca-certificates.crt"}, "mirror_tls_ca is set, but no mirror",
+    ),
+    "a mirror URL with port 0": ({**MIRROR, "mirror_url": "http://m:0"}, "port 0"),
     "half a mirror": ({"mirror": "mirror:7071"}, "mirror is set, mirror_url is not"),
     "a lease without room for a retry": ({"lease_ttl_s": 4}, "lease timings leave no room for a retry"),
     "one late beat": ({"beat_interval_s": 10}, "one late beat would make a node unreachable"),

@@ -51,6 +51,23 @@ def parse_host_port(text: str, *, what: str) -> HostPort:
     return HostPort(host, int(port))
 
 
+def parse_peer(text: str, *, what: str) -> HostPort:
+    """Parse the address of somebody to call: no scheme, a real host and a real port.
+
+    Raises InvalidRequest."""
+    if "://" in text:
+        raise InvalidRequest(
+            f"{what} {text.strip()!r} is a URL; expected HOST:PORT",
+            next_steps=[f"try: {text.split('://', 1)[1].strip().rstrip('/')}"],
+        )
+    found = parse_host_port(text, what=what)
+    if found.port == 0:
+        raise InvalidRequest(f"{what} {text.strip()!r} has port 0, which nobody can be called at")
+    if found.host in ("*", "0.0.0.0", "::") or any(one.isspace() or one in "/@?#" for one in found.host):
+        raise InvalidRequest(f"{what} {text.strip()!r}: {found.host!r} is no host that can be called")
+    return found
+
+
 def parse_host_ports(text: str, *, what: str) -> tuple[HostPort, ...]:
     """Parse `H:P[,H:P]`; at least one."""
     found = tuple(parse_host_port(part, what=what) for part in text.split(",") if part.strip())

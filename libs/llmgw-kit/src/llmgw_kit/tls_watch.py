@@ -14,7 +14,7 @@ from enum import Enum
 from pathlib import Path
 from typing import Any
 
-from llmgw_kit.errors import InvalidRequest
+from llmgw_kit.errors import InvalidRequest, StartupError
 from llmgw_kit.tls import TlsFiles, client_context, server_context
 from llmgw_kit.tls_dates import expires_at
 
@@ -123,6 +123,22 @@ class WatchedTls:
     def _failed(self, error: ssl.SSLError) -> None:
         self.handshakes_failed += 1
         log.debug("%s: a handshake failed: %s", self.what, error.reason or error)
+
+
+def client_tls(*, ca: Path | None, cert: Path | None, key: Path | None, what: str) -> WatchedTls | None:
+    """TLS towards a peer, switched on by the authority it is verified with. `what`: prefix of the settings.
+
+    Raises StartupError for files that cannot be used."""
+    if ca is None:
+        if cert is None and key is None:
+            return None
+        raise StartupError(
+            f"{what}_cert and {what}_key are set without {what}_ca", next_steps=[f"set {what}_ca too"]
+        )
+    try:
+        return WatchedTls(TlsFiles(cert, key, ca), Side.CLIENT, what=f"{what}_ca, {what}_cert, {what}_key")
+    except InvalidRequest as e:
+        raise StartupError(e.text, next_steps=e.next_steps) from None
 
 
 class _Current(ssl.SSLContext):

@@ -1,7 +1,7 @@
 """A controller's own figures, and the fleet's while it leads (M9: of the controllers only the leader tells
 those)."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
@@ -39,6 +39,8 @@ class ControllerMetrics:
         self._counted_term: int | None = None
         #: Receipts of the present term that are counted already.
         self._counted: set[str] = set()
+        #: None: no mirror is configured, or nobody has looked yet.
+        self.mirror_reachable: Callable[[], bool | None] = lambda: None
         self.registry.register(self)
 
     def passed(self, outcome: str, seconds: float) -> None:
@@ -65,6 +67,7 @@ class ControllerMetrics:
             routers=len(reign.board.watching) if reign is not None else None,
             fleet=fleet,
             evictions=self._evictions if fleet is not None else None,
+            mirror=self.mirror_reachable(),
         )
 
     def _count_evictions(self, snapshot: Snapshot) -> None:
@@ -102,6 +105,7 @@ class _Seen:
         routers: int | None,
         fleet: _Fleet | None,
         evictions: int | None,
+        mirror: bool | None,
     ) -> None:
         self._single = {
             "llmgw_controller_term": ("Term of the lease as last seen, ours or another's", term),
@@ -111,6 +115,9 @@ class _Seen:
             "llmgw_controller_agents_connected": ("Open agent sessions", agents),
             "llmgw_controller_node_asks": ("Logs read and benchmarks run on nodes for operators", asks),
             "llmgw_controller_routers_watching": ("Routers with an open route stream", routers),
+            "llmgw_controller_mirror_reachable": (
+                "1 while the mirror's gRPC answers, else 0", None if mirror is None else int(mirror),
+            ),
         }  # fmt: skip
         self._found = fleet
         self._evictions = evictions

@@ -33,6 +33,7 @@ from llmgw_kit.addresses import HostPort
 from llmgw_kit.clock import Clock, SystemClock
 from llmgw_kit.lifecycle import StopSignal, cancel_all, until_stopped
 from llmgw_kit.postgres import connect_patiently, safe_dsn
+from llmgw_kit.rpc_watch import PeerWatch
 from llmgw_schema.migrate import migrate_at
 
 log = logging.getLogger(__name__)
@@ -183,8 +184,16 @@ class Controller:
             if any(model.weights is not None for model in self._models):
                 log.warning("no mirror: only nodes that already hold a model's weights can start it")
             return NoMirror()
-        mirror = GrpcMirror(address)
+        tls, name = self._settings.mirror_tls(), self._settings.mirror_tls_name
+        mirror = GrpcMirror(address, tls=tls, name=name)
         self._opened.push_async_callback(mirror.close)
+        # A mirror that is away keeps nobody from starting: what runs needs none (M24).
+        peer = PeerWatch(address, what="the mirror", clock=self._clock, tls=tls, name=name)
+        self._metrics.mirror_reachable = lambda: peer.reachable
+        watching = [asyncio.create_task(peer.run(), name="mirror")]
+        if tls is not None:
+            watching.append(asyncio.create_task(tls.watch(self._clock.sleep), name="mirror_tls files"))
+        self._opened.push_async_callback(cancel_all, *watching)
         return mirror
 
     async def _serve_http(self, address: HostPort, *, flag: str) -> None:

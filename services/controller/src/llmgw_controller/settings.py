@@ -17,10 +17,11 @@ from llmgw_controller.catalog_schema import bytes_of
 from llmgw_controller.core.catalog import Model
 from llmgw_controller.core.lease import LeaseTiming, validated
 from llmgw_controller.core.state import EvictionPolicy, Intervals
-from llmgw_kit.addresses import HostPort, parse_host_port
+from llmgw_kit.addresses import HostPort, parse_host_port, parse_peer
 from llmgw_kit.errors import InvalidRequest, StartupError
 from llmgw_kit.postgres import Pooler
 from llmgw_kit.settings import ServiceSettings
+from llmgw_kit.tls_watch import WatchedTls, client_tls
 
 
 def _address(text: str) -> str:
@@ -36,7 +37,10 @@ def _mirror_address(text: str) -> str:
         raise ValueError(
             f"expected HOST:PORT of the mirror's gRPC; the URL for nodes is mirror_url (given {text!r})"
         )
-    return _address(text)
+    try:
+        return str(parse_peer(text, what="mirror"))
+    except InvalidRequest as e:
+        raise ValueError("; ".join((e.text, *e.next_steps))) from None
 
 
 def _mirror_urls(text: str) -> str:
@@ -55,6 +59,8 @@ def _mirror_urls(text: str) -> str:
             )
         if split.path not in ("", "/") or split.query or split.fragment:
             raise ValueError(f"{url!r} has more than scheme, host and port")
+        if split.port == 0:
+            raise ValueError(f"{url!r} has port 0, which nobody can be called at")
         if not port_given:
             raise ValueError(f"{url!r} has no port; the mirror serves on 8071 unless told otherwise")
     return ",".join(url.rstrip("/") for url in urls)
@@ -109,6 +115,14 @@ class ControllerSettings(ServiceSettings):
     )
     mirror_url: Annotated[str, AfterValidator(_mirror_urls)] | None = Field(
         None, description="the mirror's HTTP as nodes reach it, http://HOST:PORT[,...], best first"
+    )
+    mirror_tls_ca: Path | None = Field(
+        None, description="PEM authorities that the mirror's gRPC is verified with; none: plaintext"
+    )
+    mirror_tls_cert: Path | None = Field(None, description="PEM certificate shown to the mirror")
+    mirror_tls_key: Path | None = Field(None, description="its key")
+    mirror_tls_name: str | None = Field(
+        None, min_length=1, description="what the mirror's certificate calls it, where that is not its host"
     )
     models: list[dict[str, Any]] = Field(
         [], description="the configured part of the catalog; docs/catalog.md"
@@ -176,6 +190,12 @@ class ControllerSettings(ServiceSettings):
     def mirror_address(self) -> HostPort | None:
         """The mirror's gRPC."""
         return parse_host_port(self.mirror, what="mirror") if self.mirror else None
+
+    def mirror_tls(self) -> WatchedTls | None:
+        """TLS towards the mirror's gRPC; None: plaintext. Reads the files; raises StartupError."""
+        return client_tls(
+            ca=self.mirror_tls_ca, cert=self.mirror_tls_cert, key=self.mirror_tls_key, what="mirror_tls"
+        )
 
     @property
     def mirror_urls(self) -> tuple[str, ...]:
@@ -276,6 +296,10 @@ def check(settings: ControllerSettings) -> None:
         raise StartupError(
             f"{given} is set, {missing} is not: one is the mirror's gRPC, the other its HTTP for nodes",
             next_steps=[f"set {missing} too"],
+        )
+    if settings.mirror_tls() is not None and settings.mirror is None:
+        raise StartupError(
+            "mirror_tls_ca is set, but no mirror", next_steps=["set mirror and mirror_url, or drop it"]
         )
 
 
