@@ -53,6 +53,7 @@ async def test_every_name_on_the_scrape_is_on_its_page_and_the_other_way_round(
         "llmgw_router_controller_followed",
         "llmgw_router_activity_failures_total",
         "llmgw_router_activity_age_seconds",
+        "llmgw_router_mirror_reachable",
         "llmgw_router_spans_total",
         "llmgw_router_api_keys",
         "llmgw_router_api_keys_age_seconds",

@@ -43,6 +43,7 @@ from llmgw_router.supervisor.workers import PoolConfig, WorkerPool
 from llmgw_router.usage import UsageLoop
 
 if TYPE_CHECKING:
+    from llmgw_kit.rpc_watch import PeerWatch
     from llmgw_router.adapters.probe import HttpProbe
     from llmgw_router.adapters.tracing import OtlpExporter
 
@@ -91,6 +92,7 @@ class Router:
         self.activity: ActivityLoop | None = None
         self.keys: KeysLoop | None = None
         self.usage: UsageLoop | None = None
+        self.mirror: PeerWatch | None = None
         self._state: StateFolder | None = None
         self._tasks: list[asyncio.Task[Any]] = []
 
@@ -243,6 +245,16 @@ class Router:
             store, self.pool, self.board, self.clock, tick_s=self.settings.activity_tick_s
         )
         self._spawn(self.activity.run(), "activity")
+
+    def watch_mirror(self, address: HostPort) -> None:
+        """Tell when the mirror cannot be reached, and when it can be again. No request waits for it."""
+        from llmgw_kit.rpc_watch import PeerWatch
+
+        tls, name = self.settings.mirror_tls(), self.settings.mirror_tls_name
+        self.mirror = PeerWatch(address, what="the mirror", clock=self.clock, tls=tls, name=name)
+        self._spawn(self.mirror.run(), "mirror")
+        if tls is not None:
+            self._spawn(tls.watch(self.clock.sleep), "mirror_tls files")
 
     def adopt(self, settings: RouterSettings) -> None:
         """Put other settings in force, as far as they can change (reload.AT_START cannot).

@@ -82,6 +82,8 @@ def _clients(settings: RouterSettings) -> list[str]:
     names = []
     if settings.database_url is not None:
         names.append("llmgw_router.adapters.keys_postgres")
+    if settings.mirror is not None:
+        names.append("llmgw_kit.rpc_watch")
     if settings.controller:
         names += ["llmgw_router.adapters.controller", "llmgw_router.adapters.probe"]
     if settings.redis_url is not None:
@@ -127,6 +129,8 @@ def _begin(router: Router, port: int) -> None:
         log.info("router %s in router-only mode: %d endpoints", identity.router_id, len(settings.endpoints))
     if settings.records_usage:
         router.keep_usage(port)
+    if settings.mirror_address is not None:
+        router.watch_mirror(settings.mirror_address)
     if settings.redis_url is not None:
         router.note_activity(identity, settings.redis_url.get_secret_value())
     elif settings.controller:

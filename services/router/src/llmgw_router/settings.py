@@ -20,7 +20,6 @@ from pydantic_settings import SettingsConfigDict
 
 from llmgw_kit.addresses import HostPort, parse_host_port, parse_host_ports
 from llmgw_kit.errors import InvalidRequest, StartupError
-from llmgw_kit.settings import ServiceSettings
 from llmgw_router.core.config import INTERACTIVE, Limits, Telemetry, UpstreamTls, WorkerConfig
 from llmgw_router.core.endpoints import (
     StaticEndpoint,
@@ -40,6 +39,7 @@ from llmgw_router.settings_choosing import ChoosingEntry
 from llmgw_router.settings_edges import check_origins, check_tls
 from llmgw_router.settings_endpoints import EndpointEntry, told
 from llmgw_router.settings_keys import KeyEntry, check_stores
+from llmgw_router.settings_mirror import MirrorFields, check_mirror
 from llmgw_router.settings_profiles import PLAIN, Name, ProfileEntry, check_names, resolved
 from llmgw_router.settings_telemetry import TracingEntry
 from llmgw_router.settings_usage import Usage
@@ -83,7 +83,7 @@ def _listed(value: Any) -> Any:
     return () if value is None else value
 
 
-class RouterSettings(ServiceSettings):
+class RouterSettings(MirrorFields):
     """Everything a router can be told. Times in seconds, sizes in bytes."""
 
     model_config = SettingsConfigDict(env_prefix="LLMGW_ROUTER_", allow_inf_nan=False)
@@ -342,6 +342,7 @@ def check(settings: RouterSettings) -> None:
         raise StartupError(e.text, next_steps=e.next_steps) from None
     check_tls(settings.upstream_tls(), [str(entry.ca) for entry in settings.endpoints if entry.ca])
     check_origins(settings.cors_origins)
+    check_mirror(settings)
     check_stores(
         settings.keys,
         database=settings.database_url is not None,

@@ -60,6 +60,7 @@ class RouterMetrics(Collector):
             if activity is None or activity.arrived_s is None
             else router.clock.monotonic_s() - activity.arrived_s,
             model_counts=pool.models.totals(),
+            mirror_reachable=None if router.mirror is None else router.mirror.reachable,
             access_dropped=router.access_log.dropped,
             spans=None if exporter is None else (exporter.exported, exporter.dropped),
             reloads=(reloader.succeeded, reloader.failed),

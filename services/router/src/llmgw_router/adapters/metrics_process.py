@@ -53,6 +53,10 @@ def of_process(at: Reading) -> Iterator[Family]:
         yield GaugeMetricFamily(
             "llmgw_router_controller_followed", "1 while a leader's route stream is open.", value=at.following
         )
+    if at.mirror_reachable is not None:
+        yield GaugeMetricFamily(
+            "llmgw_router_mirror_reachable", "1 while the mirror's gRPC answers.", value=at.mirror_reachable
+        )
     if at.activity_failures is not None:
         yield CounterMetricFamily(
             "llmgw_router_activity_failures",

@@ -34,6 +34,8 @@ class Reading:
     reloads: tuple[int, int] | None
     config_refused: bool
     config_loaded_unix_s: float
+    #: None: no mirror is configured, or nobody has looked yet.
+    mirror_reachable: bool | None = None
     #: None: no database has keys for this router.
     keys: KeysView | None = None
     #: Whether anybody notes what requests use.
