@@ -61,7 +61,7 @@ def test_bad_syntax_scheme_port_and_files_stop_the_start(
 
 
 class Mirror(mirror_pb2_grpc.MirrorServiceServicer):
-    """Notes who asks."""
+    """Notes who asks; has the one call that a controller makes."""
 
     def __init__(self) -> None:
         self.asked_by: list[str] = []
@@ -73,7 +73,7 @@ class Mirror(mirror_pb2_grpc.MirrorServiceServicer):
 
 
 async def mirror(port: int, tls: WatchedTls) -> tuple[grpc.aio.Server, Mirror]:
-    server, servicer = rpc.server(), Mirror()  # type: ignore[abstract] - the one call that is made
+    server, servicer = rpc.server(), Mirror()  # type: ignore[abstract]
     mirror_pb2_grpc.add_MirrorServiceServicer_to_server(servicer, server)
     health = rpc.Health(server, [])
     rpc.listen(server, HostPort("127.0.0.1", port), flag="--listen", tls=tls)
