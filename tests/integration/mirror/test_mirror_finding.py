@@ -282,6 +282,9 @@ async def test_h16_h22_a_gated_repository_can_be_looked_at_and_says_what_is_miss
     assert {one.code for one in look.warnings} == {"gated", "remote_code"}
     assert look.warnings[0].blocks
     assert [one.code for one in look.about["safetensors"]] == ["index_unread"]
+    async with looking_in(hub, tmp_path / "1", registry_token="nobody") as at:
+        look = await at.finding.look("org/g", None)
+    assert [(one.code, one.blocks) for one in look.warnings if one.code == "gated"] == [("gated", True)]
     async with looking_in(hub, tmp_path / "2", registry_token="granted") as at:
         look = await at.finding.look("org/g", None)
     assert [(one.code, one.blocks) for one in look.warnings] == [("gated", False)]

@@ -26,11 +26,10 @@ def told_by_index(paths: Sequence[str], names: Sequence[str]) -> list[Warning]:
     found = grouped(listed(*paths, INDEX))
     index = named_files(INDEX, {"weight_map": {f"t{n}": name for n, name in enumerate(names)}})
     mismatch = compared(index, found[0], set(paths))
-    return list(
-        warnings.of_group(
-            found[0], others=found[1:], mismatches=[mismatch] if mismatch else [], unread=[], fleet=[]
-        )
+    told = warnings.of_group(
+        found[0], safe=[], mismatches=[mismatch] if mismatch else [], unread=[], fleet=[]
     )
+    return list(told)
 
 
 def codes(told: Sequence[Warning]) -> list[str]:
@@ -44,7 +43,8 @@ def group(*paths: str, size: int | None = 1000, sha256: str | None = "ab" * 32) 
 def of_group(
     one: FileGroup, others: Sequence[FileGroup] = (), fleet: Sequence[GpuClass] = ()
 ) -> tuple[Warning, ...]:
-    return warnings.of_group(one, others=others, mismatches=[], unread=[], fleet=fleet)
+    safe = warnings.safe_groups([one, *others])
+    return warnings.of_group(one, safe=safe, mismatches=[], unread=[], fleet=fleet)
 
 
 # Indexes.
@@ -191,23 +191,20 @@ def test_the_disk_with_ten_bytes_kept_free(needed: int | None, free: int, whethe
 
 
 def of_repository(
-    has_token: bool = False, code: CodeNamed | None = None, **fields: object
+    grant: bool | None = False, code: CodeNamed | None = None, **fields: object
 ) -> tuple[Warning, ...]:
     given = {
         "id": "org/m", "commit": "ef" * 20, "files": (), "odd": (), "paths": frozenset(), "gated": None,
     } | fields  # fmt: skip
     listing = RepositoryListing(**given)  # type: ignore[arg-type]
-    return warnings.of_repository(
-        listing, asked="org/m", has_token=has_token, code=code or CodeNamed(needed=False)
-    )
+    return warnings.of_repository(listing, asked="org/m", grant=grant, code=code or CodeNamed(needed=False))
 
 
-def test_a_gated_repository_blocks_a_mirror_without_a_token() -> None:
-    (told,) = of_repository(gated="manual")
-    assert (told.code, told.blocks) == ("gated", True)
+@pytest.mark.parametrize("grant", [False, None, True])
+def test_a_gated_repository_blocks_where_no_grant_can_be(grant: bool | None) -> None:
+    (told,) = of_repository(gated="manual", grant=grant)
+    assert (told.code, told.blocks) == ("gated", grant is False)
     assert "manual" in told.text
-    (told,) = of_repository(gated="manual", has_token=True)
-    assert (told.code, told.blocks) == ("gated", False)
 
 
 def test_code_that_config_json_names_is_told_and_left_out() -> None:

@@ -15,7 +15,7 @@ from llmgw_mirror.core.registry_names import file_url
 from llmgw_mirror.core.registry_rows import RepositoryListing
 from llmgw_mirror.core.versions import Source, VersionView, WeightsState, differences, view_file, wish
 from llmgw_mirror.core.warnings import GpuClass, Warning
-from llmgw_mirror.finding import Finding, Look
+from llmgw_mirror.finding import Finding, Look, to_come
 from llmgw_mirror.service import Mirror
 
 log = logging.getLogger(__name__)
@@ -111,7 +111,7 @@ class FetchingRepository:
             for file in ([] if known is None else known.files)
             if file.state is WeightsState.PRESENT
         )
-        come = await self._finding.to_come(chosen.all_files, here=here)
+        come = to_come(chosen.all_files, here | look.here)
         told = _warnings(look, chosen)
         if (room := warnings.disk(come, look.disk_free_bytes, self._reserve_bytes)) is not None:
             told = (*told, room)

@@ -2,11 +2,10 @@
 
 import asyncio
 import logging
-from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from llmgw_kit.errors import InvalidRequest, LlmgwError, NotConfigured
+from llmgw_kit.errors import InvalidRequest, NotConfigured
 from llmgw_mirror.adapters.disk import DiskThreads
 from llmgw_mirror.adapters.registry_client import RegistryClient
 from llmgw_mirror.adapters.registry_http import RegistryState
@@ -14,18 +13,12 @@ from llmgw_mirror.adapters.store import Store
 from llmgw_mirror.core import warnings
 from llmgw_mirror.core.file_groups import FileGroup, companions, grouped
 from llmgw_mirror.core.registry_names import check_repository, check_revision, is_commit
-from llmgw_mirror.core.registry_rows import FoundRepository, ListedFile, NotAnAnswer, RepositoryListing
+from llmgw_mirror.core.registry_rows import FoundRepository, ListedFile, RepositoryListing
 from llmgw_mirror.core.versions import Repository, VersionView, WeightsState
-from llmgw_mirror.core.warnings import CodeNamed, GpuClass, Warning
-from llmgw_mirror.core.weight_index import (
-    INDEX_MAX_BYTES,
-    ShardIndex,
-    belongs,
-    compared,
-    named_files,
-    worth_reading,
-)
+from llmgw_mirror.core.warnings import GpuClass, Warning
+from llmgw_mirror.core.weight_index import compared, group_keys, index_key
 from llmgw_mirror.service import Mirror
+from llmgw_mirror.small_files import SmallFiles, SmallFilesReader
 
 log = logging.getLogger(__name__)
 
@@ -40,11 +33,6 @@ SORTS = {
 EXPANDED = (
     "gated", "private", "downloads", "likes", "lastModified", "pipeline_tag", "library_name", "tags",
 )  # fmt: skip
-#: Small files of one listing that are read; beyond, they are named as unread.
-INDEXES_READ_MAX = 16
-CONFIG_MAX_BYTES = 1_000_000
-#: What small files said, by repository, commit and path: that never changes.
-REMEMBERED = 256
 
 
 @dataclass(frozen=True)
@@ -57,8 +45,8 @@ class Found:
 
 @dataclass(frozen=True)
 class Look:
-    """One repository at one commit. `about`: warnings by name of group; `here`: bytes need not come for these
-    files; `version_here`: by name of group, a version that has all of it."""
+    """One repository at one commit. `about`: warnings by name of group; `here`: paths whose content is in the
+    store; `version_here`: by name of group, a version that has all of it."""
 
     repository: Repository
     listing: RepositoryListing
@@ -67,6 +55,7 @@ class Look:
     warnings: tuple[Warning, ...]
     about: Mapping[str, tuple[Warning, ...]]
     version_here: Mapping[str, str]
+    here: frozenset[str]
     disk_free_bytes: int
 
 
@@ -82,7 +71,7 @@ class Finding:
         self._store = store
         self._threads = threads
         self._reserve_bytes = reserve_bytes
-        self._remembered: OrderedDict[tuple[str, str, str], ShardIndex | CodeNamed] = OrderedDict()
+        self._small = None if registry is None else SmallFilesReader(registry)
 
     @property
     def registry(self) -> RegistryClient:
@@ -123,99 +112,60 @@ class Finding:
         asked = check_revision("main" if revision is None else revision)
         listing = await registry.listing(repository, asked)
         at = Repository(repository, listing.commit, None if is_commit(asked) else asked)
-        groups = grouped(listing.files)
-        code, (indexes, unread) = await asyncio.gather(
-            self._code(at, listing), self._indexes(at, listing, groups)
-        )
+        # Thousands of names against the table of formats: the loop serves nodes meanwhile.
+        groups = await asyncio.to_thread(grouped, listing.files)
+        assert self._small is not None, "there is a registry"
+        small = await self._small.read(at, listing, groups)
         free_bytes = (await self._threads.run(self._store.disk))[1]
-        about: dict[str, tuple[Warning, ...]] = {}
-        for group in groups:
-            mismatches = [
-                found
-                for index in indexes
-                if belongs(index.path, group)
-                and (found := compared(index, group, _names(listing))) is not None
-            ]
-            told = warnings.of_group(
-                group, others=[one for one in groups if one is not group], mismatches=mismatches,
-                unread=[why for path, why in unread.items() if belongs(path, group)], fleet=fleet,
-            )  # fmt: skip
-            room = warnings.disk(await self.to_come(group.files), free_bytes, self._reserve_bytes)
-            about[group.name] = told if room is None else (*told, room)
+        here = await self._here(listing.files)
+        listed = frozenset(file.path for file in listing.files)
+        grant = small.grant if registry.http.has_token else False
         return Look(
             repository=at, listing=listing, groups=groups, companions=companions(listing.files),
-            warnings=warnings.of_repository(
-                listing, asked=repository, has_token=registry.http.has_token, code=code
+            warnings=warnings.of_repository(listing, asked=repository, grant=grant, code=small.code),
+            about=await asyncio.to_thread(
+                self._about, groups, small, listed, fleet, here, free_bytes
             ),
-            about=about, version_here=_versions_here(at, groups, await self._mirror.versions()),
-            disk_free_bytes=free_bytes,
+            version_here=_versions_here(at, groups, await self._mirror.versions()),
+            here=here, disk_free_bytes=free_bytes,
         )  # fmt: skip
 
-    async def to_come(self, files: Sequence[ListedFile], *, here: frozenset[str] = frozenset()) -> int | None:
-        """Bytes that are not in the store yet; None while one size is unknown. `here`: paths that are."""
-        absent: dict[str, int] = {}
-        for file in files:
-            if file.path in here or await self._has(file):
-                continue
-            if file.size_bytes is None:
-                return None
-            # One content under two names comes once.
-            absent[file.sha256 or file.path] = file.size_bytes
-        return sum(absent.values())
+    def _about(
+        self, groups: Sequence[FileGroup], small: SmallFiles, listed: frozenset[str],
+        fleet: Sequence[GpuClass], here: frozenset[str], free_bytes: int,
+    ) -> Mapping[str, tuple[Warning, ...]]:  # fmt: skip
+        safe = warnings.safe_groups(groups)
+        about: dict[str, tuple[Warning, ...]] = {}
+        for group in groups:
+            keys = group_keys(group)
+            own = [index for index in small.indexes if index_key(index.path) in keys]
+            told = warnings.of_group(
+                group, safe=safe, fleet=fleet,
+                mismatches=[found for index in own if (found := compared(index, group, listed)) is not None],
+                unread=[why for path, why in small.unread.items() if index_key(path) in keys],
+            )  # fmt: skip
+            room = warnings.disk(to_come(group.files, here), free_bytes, self._reserve_bytes)
+            about[group.name] = told if room is None else (*told, room)
+        return about
 
-    async def _has(self, file: ListedFile) -> bool:
-        return (
-            file.sha256 is not None
-            and await self._threads.run(self._store.blob_size, file.sha256) is not None
-        )
+    async def _here(self, files: Sequence[ListedFile]) -> frozenset[str]:
+        """Paths of files whose content is in the store already, under whatever name."""
 
-    async def _code(self, at: Repository, listing: RepositoryListing) -> CodeNamed:
-        """Whether config.json names code of the repository."""
-        config = next((file for file in listing.files if file.path == "config.json"), None)
-        if config is None:
-            return CodeNamed(needed=False)
-        known = self._remembered.get((at.id, at.commit, config.path))
-        if isinstance(known, CodeNamed):
-            return known
-        try:
-            value = await self.registry.json(at.id, at.commit, config, most_bytes=CONFIG_MAX_BYTES)
-        except (LlmgwError, NotAnAnswer) as e:
-            return CodeNamed(None, str(e))
-        named = CodeNamed(needed=isinstance(value, dict) and bool(value.get("auto_map")))
-        self._remember((at.id, at.commit, config.path), named)
-        return named
+        def look() -> frozenset[str]:
+            return frozenset(
+                file.path
+                for file in files
+                if file.sha256 is not None and self._store.blob_size(file.sha256) is not None
+            )
 
-    async def _indexes(
-        self, at: Repository, listing: RepositoryListing, groups: Sequence[FileGroup]
-    ) -> tuple[list[ShardIndex], dict[str, str]]:
-        """Those that could be read, and why the others could not, by path. All at once: a registry that gives
-        none of them costs one time-out."""
-        files = {file.path: file for file in listing.files}
-        paths = worth_reading(files, groups)
-        unread = dict.fromkeys(paths[INDEXES_READ_MAX:], "there are too many of them")
-        indexes: list[ShardIndex] = []
+        return await self._threads.run(look)
 
-        async def read(path: str) -> None:
-            known = self._remembered.get((at.id, at.commit, path))
-            if isinstance(known, ShardIndex):
-                indexes.append(known)
-                return
-            try:
-                value = await self.registry.json(at.id, at.commit, files[path], most_bytes=INDEX_MAX_BYTES)
-                index = named_files(path, value)
-            except (LlmgwError, NotAnAnswer) as e:
-                unread[path] = f"{path}: {e}"
-                return
-            self._remember((at.id, at.commit, path), index)
-            indexes.append(index)
 
-        await asyncio.gather(*(read(path) for path in paths[:INDEXES_READ_MAX]))
-        return sorted(indexes, key=lambda index: index.path), unread
-
-    def _remember(self, key: tuple[str, str, str], value: ShardIndex | CodeNamed) -> None:
-        self._remembered[key] = value
-        while len(self._remembered) > REMEMBERED:
-            self._remembered.popitem(last=False)
+def to_come(files: Sequence[ListedFile], here: frozenset[str]) -> int | None:
+    """Bytes that are not here yet; None while one size is unknown. One content under two names comes once."""
+    absent = {file.sha256 or file.path: file.size_bytes for file in files if file.path not in here}
+    sizes = absent.values()
+    return None if None in sizes else sum(size for size in sizes if size is not None)
 
 
 def _parameters(
@@ -234,10 +184,6 @@ def _parameters(
         *((name, text) for name, text in given if text),
         ("sort", SORTS[order]), ("direction", "-1"), *(("expand", field) for field in EXPANDED),
     ]  # fmt: skip
-
-
-def _names(listing: RepositoryListing) -> frozenset[str]:
-    return frozenset(file.path for file in listing.files)
 
 
 def version_label(view: VersionView) -> str:

@@ -8,7 +8,7 @@ from difflib import get_close_matches
 from llmgw_kit.errors import InvalidRequest, NotFound
 from llmgw_mirror.core.file_groups import FileGroup, by_name, companions
 from llmgw_mirror.core.registry_rows import ListedFile, RepositoryListing
-from llmgw_mirror.core.weight_files import is_code, is_weight
+from llmgw_mirror.core.weight_files import is_code
 
 #: Of a commit, in the name of a version: what people can read, and nobody finds twice in one repository.
 COMMIT_SHOWN = 12
@@ -52,9 +52,11 @@ def choose(
     single = [_file(path, listing) for path in dict.fromkeys(paths)]
     taken_paths = {path for group in taken for path in group.paths}
     wanted = {file.path: file for group in taken for file in group.files}
+    # One shard stands for all that it belongs to.
+    splits = {path: group for group in groups if group.splits for path in group.paths}
     for file in single:
-        for shard in _with_its_shards(file, groups):
-            wanted[shard.path] = shard
+        whole = splits[file.path].files if file.path in splits else (file,)
+        wanted |= {shard.path: shard for shard in whole}
     extra = sorted(path for path in wanted if path not in taken_paths)
     along = [file for file in companions(listing.files) if file.path not in wanted]
     if take_code:
@@ -108,12 +110,3 @@ def _file(path: str, listing: RepositoryListing) -> ListedFile:
 def _near(name: str, known: Sequence[str]) -> str:
     close = get_close_matches(name[:200], known, n=3, cutoff=0.5)
     return f"perhaps {' or '.join(close)}" if close else "look at the files that are listed"
-
-
-def _with_its_shards(file: ListedFile, groups: Sequence[FileGroup]) -> tuple[ListedFile, ...]:
-    """All shards that it is one of; itself alone when it is whole by itself."""
-    if is_weight(file.path):
-        for group in groups:
-            if file.path in group.paths and group.splits:
-                return group.files
-    return (file,)

@@ -4,6 +4,7 @@ weights in two formats are two (H21), and one of them is the best to take."""
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 from llmgw_mirror.core.registry_rows import ListedFile
 from llmgw_mirror.core.weight_files import WeightName, is_companion, is_index, read_name
@@ -75,7 +76,7 @@ class FileGroup:
         sizes = [file.size_bytes for file in self.files]
         return None if None in sizes else sum(size for size in sizes if size is not None)
 
-    @property
+    @cached_property
     def paths(self) -> frozenset[str]:
         return frozenset(file.path for file in self.files)
 
@@ -143,14 +144,14 @@ def _fill_variants(members: dict[_Key, list[tuple[WeightName, ListedFile]]]) -> 
 
 def _take_modules(members: dict[_Key, list[tuple[WeightName, ListedFile]]]) -> None:
     """2_Dense/model.safetensors is a part of the model beside it, not another one."""
+    roots: dict[str, list[_Key]] = {}
+    for key in members:
+        if key.family in USUAL_STEMS and key.quantisation is None:
+            roots.setdefault(key.format, []).append(key)
     for key in [key for key in members if _MODULE.fullmatch(key.family.split("/")[0])]:
-        roots = [
-            k for k in members if k.format == key.format and "/" not in k.family and k.quantisation is None
-        ]
-        usual = [k for k in roots if k.family in USUAL_STEMS]
-        if usual:
+        if key.format in roots:
             found = members.pop(key)
-            for root in usual:
+            for root in roots[key.format]:
                 members[root] += found
 
 

@@ -47,16 +47,18 @@ class GpuClass:
 
 @dataclass(frozen=True)
 class CodeNamed:
-    """What config.json says of code: the files' names in auto_map; None: it could not be read, and why."""
+    """Whether config.json names code of the repository (auto_map). None: it could not be read, and why."""
 
     needed: bool | None
     why: str | None = None
 
 
 def of_repository(
-    listing: RepositoryListing, *, asked: str, has_token: bool, code: CodeNamed
+    listing: RepositoryListing, *, asked: str, grant: bool | None, code: CodeNamed
 ) -> tuple[Warning, ...]:
-    """Those that hold whatever is chosen."""
+    """Those that hold whatever is chosen. `grant`: whether the registry gives this mirror the files of a
+    gated repository; False without a token or when it refused one; None: there is a token, and nothing was
+    asked for."""
     found = []
     if listing.id != asked:
         found.append(Warning(
@@ -64,19 +66,23 @@ def of_repository(
             (f"ask for {listing.id} where clients will ask for that name",),
         ))  # fmt: skip
     if listing.gated is not None:
-        text = f"the repository is gated ({listing.gated}): its files are given to tokens with a grant only"
-        if has_token:
-            steps = ("make sure the owner of the mirror's token was granted access in the registry",)
-            found.append(Warning("gated", text, steps))
-        else:
-            steps = ("set registry_token to a token that was granted access",)
-            found.append(Warning("gated", f"{text}, and this mirror has no token", steps, blocks=True))
+        found.append(_gated(listing.gated, grant=grant))
     if (warning := _remote_code(listing, code)) is not None:
         found.append(warning)
     if listing.odd:
         names = _some([odd.path for odd in listing.odd])
         found.append(Warning("odd_files", f"{len(listing.odd)} rows of the listing are not offered: {names}"))
     return tuple(found)
+
+
+def _gated(word: str, *, grant: bool | None) -> Warning:
+    text = f"the repository is gated ({word}): its files are given to tokens with a grant only"
+    if grant is False:
+        steps = ("ask for access in the registry", "set registry_token to a token that was granted it")
+        return Warning("gated", f"{text}, which this mirror has not", steps, blocks=True)
+    if grant:
+        return Warning("gated", f"{text}; this mirror's token has one")
+    return Warning("gated", text, ("make sure the mirror's token was granted access in the registry",))
 
 
 def _remote_code(listing: RepositoryListing, code: CodeNamed) -> Warning | None:
@@ -96,15 +102,16 @@ def _remote_code(listing: RepositoryListing, code: CodeNamed) -> Warning | None:
 
 
 def of_group(
-    group: FileGroup, *, others: Sequence[FileGroup], mismatches: Sequence[Mismatch], unread: Sequence[str],
+    group: FileGroup, *, safe: Sequence[str], mismatches: Sequence[Mismatch], unread: Sequence[str],
     fleet: Sequence[GpuClass],
 ) -> tuple[Warning, ...]:  # fmt: skip
-    """What is wrong with one choice. `unread`: its indexes that could not be read, each with why."""
+    """What is wrong with one choice. `safe`: whole groups that are no pickles; `unread`: its indexes that
+    could not be read, each with why."""
     found = [_mismatch(group, one) for one in mismatches]
     if not mismatches and (gap := _gap(group)) is not None:
         found.append(gap)
     if group.pickled:
-        found.append(_pickled(others))
+        found.append(_pickled(safe))
     if group.format == "gguf-pieces":
         found.append(Warning(
             "pieces", "these are pieces to be joined by hand; no engine loads them as they are",
@@ -155,8 +162,12 @@ def _gap(group: FileGroup) -> Warning | None:
     return None
 
 
-def _pickled(others: Sequence[FileGroup]) -> Warning:
-    safe = [group.name for group in others if not group.pickled and group.whole]
+def safe_groups(groups: Sequence[FileGroup]) -> tuple[str, ...]:
+    """Whole ones whose loading runs no code, best first."""
+    return tuple(group.name for group in groups if not group.pickled and group.whole)
+
+
+def _pickled(safe: Sequence[str]) -> Warning:
     if safe:
         return Warning(
             "pickle", "the files are pickles, which may run code when they are loaded",

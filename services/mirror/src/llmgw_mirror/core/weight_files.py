@@ -6,7 +6,10 @@ the suffix they share. What matches none is no weight file: it may come along (s
 
 import re
 from dataclasses import dataclass
+from functools import lru_cache
 
+#: Paths are looked at from several sides; so many are matched against the table once.
+FILES_REMEMBERED = 20_000
 #: Small files of a repository are taken along up to this size; a large vocabulary has some 35 MB.
 COMPANION_MAX_BYTES = 50 * 1000 * 1000
 
@@ -87,6 +90,7 @@ class WeightName:
     of: int | None = None
 
 
+@lru_cache(maxsize=FILES_REMEMBERED)
 def format_of(path: str) -> Format | None:
     """None: no weight file."""
     lower = path.lower()
@@ -99,6 +103,7 @@ def is_weight(path: str) -> bool:
     return format_of(path) is not None
 
 
+@lru_cache(maxsize=FILES_REMEMBERED)
 def read_name(path: str) -> WeightName | None:
     """None: no weight file."""
     kind = format_of(path)

@@ -49,24 +49,36 @@ def named_files(path: str, value: Any) -> ShardIndex:
     return ShardIndex(path, frozenset(found))
 
 
-def belongs(index_path: str, group: FileGroup) -> bool:
-    """Whether loaders would read this index for this group: the same folder, format and stem."""
+#: Folder, format, stem and quantisation: what an index and the shards it speaks for have in common.
+Key = tuple[str, str, str, str]
+
+
+def _key(path: str, quantisation: str | None = None) -> Key | None:
+    name = read_name(path)
+    if name is None:
+        return None
+    return name.folder, name.format.name, name.stem, (quantisation or name.quantisation or "").lower()
+
+
+def index_key(index_path: str) -> Key | None:
+    """None: it is no index, or of nothing that is weights."""
     if not is_index(index_path):
-        return False
+        return None
     folder, _, name = index_path.rpartition("/")
     base, _, rest = name.partition(".index.")
     # diffusers puts the variant behind the index: model.safetensors.index.fp16.json.
-    variant = rest.rpartition(".")[0] or None
-    wanted = read_name(f"{folder}/{base}" if folder else base)
-    if wanted is None or wanted.format.name != group.format:
-        return False
-    told = variant or wanted.quantisation
-    if (told or "").lower() != (group.quantisation or "").lower():
-        return False
-    return any(
-        (read := read_name(file.path)) is not None and (read.folder, read.stem) == (folder, wanted.stem)
-        for file in group.files
-    )
+    return _key(f"{folder}/{base}" if folder else base, rest.rpartition(".")[0] or None)
+
+
+def group_keys(group: FileGroup) -> frozenset[Key]:
+    """Of each of its files."""
+    keys = (_key(file.path) for file in group.files)
+    return frozenset(key for key in keys if key is not None)
+
+
+def belongs(index_path: str, group: FileGroup) -> bool:
+    """Whether loaders would read this index for this group."""
+    return index_key(index_path) in group_keys(group)
 
 
 @dataclass(frozen=True)
@@ -94,5 +106,5 @@ def compared(index: ShardIndex, group: FileGroup, listed: Collection[str]) -> Mi
 
 def worth_reading(paths: Iterable[str], groups: Iterable[FileGroup]) -> tuple[str, ...]:
     """Indexes that some group stands or falls by."""
-    groups = tuple(groups)
-    return tuple(sorted(path for path in paths if any(belongs(path, group) for group in groups)))
+    keys = {key for group in groups for key in group_keys(group)}
+    return tuple(sorted(path for path in paths if index_key(path) in keys))
