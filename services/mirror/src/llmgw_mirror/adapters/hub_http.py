@@ -114,23 +114,17 @@ class HubHttp:
                 raise not_found("UnknownCall", "this is no call that a mirror answers")
 
     async def _offers(self, repository: str) -> Sequence[Offer]:
-        offers = await self._index.repository(repository)
-        if not offers:
-            raise not_found(
-                "RepoNotFound",
-                f"repository {repository!r} is not on this mirror",
-                NOT_CHOSEN,
-            )
-        return offers
+        return _known(repository, await self._index.repository(repository))
 
     async def _at(self, repository: str, revision: str) -> At:
-        at = find(await self._index.repository(repository), revision)
+        offers = await self._index.repository(repository)
+        at = find(offers, revision)
         if at is None and self._pull.allows(repository):
             await self._pull.demand(repository, revision)
-        offers = await self._offers(repository)
-        at = find(offers, revision)
+            offers = await self._index.repository(repository)
+            at = find(offers, revision)
         if at is None:
-            named = sorted({name for offer in offers for name in offer.names})
+            named = sorted({name for offer in _known(repository, offers) for name in offer.names})
             raise not_found(
                 "RevisionNotFound",
                 f"revision {revision!r} of {repository!r} is not on this mirror",
@@ -162,6 +156,12 @@ class HubHttp:
             return web.json_response(shown)
         url = base_url(request.scheme, request.headers, prefix=self._prefix) + self._path(request)
         return web.json_response(shown, headers={"Link": next_link(url, query, cursor)})
+
+
+def _known(repository: str, offers: Sequence[Offer]) -> Sequence[Offer]:
+    if not offers:
+        raise not_found("RepoNotFound", f"repository {repository!r} is not on this mirror", NOT_CHOSEN)
+    return offers
 
 
 def _must_come(at: At, repository: str) -> None:
