@@ -122,10 +122,11 @@ def test_a_split_gguf_is_opened_by_its_first_and_the_projector_is_no_model():
 
 
 def test_h21_of_pickles_and_safetensors_one_is_counted():
-    view = version(*SAFETENSORS, held("pytorch_model.bin", 16 * GB), CONFIG)
+    view = version(held("pytorch_model.bin", 17 * GB), *SAFETENSORS, CONFIG)
     chosen = chosen_weights(view)
     assert chosen is not None
     assert chosen.size_bytes == 16 * GB
+    assert chosen.paths == tuple(file.source.path for file in SAFETENSORS)
 
 
 def test_weights_that_no_engine_of_ours_loads_are_none():
@@ -165,6 +166,33 @@ def test_a_query_in_a_url_is_no_part_of_a_proposal():
 def test_what_is_odd_in_a_config_is_told_and_breaks_nothing(config, said):
     _, notes = proposed(version(*SAFETENSORS, CONFIG), described(config))
     assert said in notes
+
+
+def test_true_is_no_number_and_a_text_is_none():
+    model = described({"max_position_embeddings": True, "n_positions": "4096", "n_head": 2.5})
+    assert (model.context_length, model.cache) == (None, None)
+
+
+def test_heads_that_two_gpus_cannot_share_are_not_given_two():
+    """14 heads go to 1, 2 or 7 GPUs; 25 to one alone, so that nothing but one device is left to try."""
+    odd = described(QWEN3_8B | {"num_attention_heads": 25})
+    assert fit(100 * GB, odd, H100, engine="vllm") is None
+    even = described(QWEN3_8B | {"num_attention_heads": 14})
+    found = fit(100 * GB, even, H100, engine="vllm")
+    assert found is not None
+    assert found.gpus == 2
+
+
+def test_a_latent_cache_lies_whole_on_each_gpu_of_a_node():
+    """DeepSeek's: tensor parallelism shares its heads out, and copies what they look at."""
+    model = described(DEEPSEEK)
+    assert model.cache is not None
+    assert (model.cache.bytes_per_token, model.cache.splits) == (61 * 576 * 2, 1)
+    found = fit(400 * GB, model, H100, engine="vllm")
+    assert found is not None
+    assert (found.nodes, found.gpus_per_node, found.context_length) == (1, 8, 163840)
+    weights = int(400 * GB * 1.03 / 8) + 2 * GB
+    assert found.claim_bytes == pytest.approx(weights + 61 * 576 * 2 * 163840, abs=2)
 
 
 def test_the_language_part_of_a_model_that_sees_is_read():
