@@ -68,7 +68,7 @@ def _ways(one: GpuClass, model: Described, engine: str) -> list[tuple[int, int]]
     heads = model.cache.heads if model.cache is not None else None
     counts = [gpus for gpus in (1, 2, 4, 8, 16) if gpus <= most and (heads is None or heads % gpus == 0)]
     ways = [(1, gpus) for gpus in counts]
-    # Over nodes only where most of one is taken: a few GPUs of each would be slow, and no way to run anything.
+    # Over nodes only where most of one is taken: a few GPUs of each would be slow for nothing.
     nodes = 2
     while nodes <= one.nodes_per_fabric and 2 * counts[-1] > most:
         ways.append((nodes, counts[-1]))
