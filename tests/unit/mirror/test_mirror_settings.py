@@ -6,6 +6,7 @@ import pytest
 
 from llmgw_kit.errors import StartupError
 from llmgw_kit.settings import effective, load
+from llmgw_mirror.composition_finding import tokens_of
 from llmgw_mirror.settings import MirrorSettings
 
 
@@ -39,6 +40,19 @@ def test_tokens_are_masked(tmp_path: Path) -> None:
     assert "https://hub.example" in effective(settings)
 
 
+def test_h10_the_registrys_token_is_for_its_origin_alone_and_another_named_for_it_wins(
+    tmp_path: Path,
+) -> None:
+    text = "registry_url: https://hub.example:443/prefix/\nregistry_token: geheim\n"
+    settings = loaded(tmp_path, text)
+    assert settings.registry_url == "https://hub.example:443/prefix"
+    assert "geheim" not in effective(settings)
+    assert tokens_of(settings) == {"https://hub.example": "geheim"}
+    settings = loaded(tmp_path, text + "upstream_tokens: {https://hub.example: other}\n")
+    assert tokens_of(settings) == {"https://hub.example": "other"}
+    assert tokens_of(loaded(tmp_path, "registry_token: geheim\n")) == {}
+
+
 def test_a_mistyped_proxy_is_told_without_its_login(tmp_path: Path) -> None:
     with pytest.raises(StartupError) as refused:
         loaded(tmp_path, "upstream_proxy: u:geheim@proxy:3128\n")
@@ -57,6 +71,12 @@ def test_a_mistyped_proxy_is_told_without_its_login(tmp_path: Path) -> None:
         ("upstream_tokens: {hub.example: x}", "scheme"),
         ("upstream_proxy: proxy:3128", "proxy"),
         ("stall_window_s: 0", "greater than 0"),
+        ("registry_url: registry.example", "scheme"),
+        ("registry_url: file:///registry", "base URL"),
+        ("registry_url: https://user:geheim@registry.example", "login"),
+        ("registry_url: https://registry.example/?a=1", "base URL"),
+        ("registry_url: https://registry.example:99999", "not a URL"),
+        ("registry_timeout_s: 0", "greater than 0"),
     ],
 )
 def test_refused(tmp_path: Path, text: str, says: str) -> None:

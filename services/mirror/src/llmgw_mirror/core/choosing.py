@@ -73,7 +73,8 @@ def choose(
 def _label(
     taken: Sequence[FileGroup], usual: FileGroup | None, extra: Sequence[str], *, with_code: bool
 ) -> str | None:
-    words = [] if usual is not None and list(taken) == [usual] else sorted(group.name for group in taken)
+    plain = usual is not None and list(taken) == [usual] and not extra
+    words = [] if plain else sorted(group.name for group in taken)
     if extra:
         # Paths are too long for a name.
         words.append(hashlib.sha256("\0".join(extra).encode()).hexdigest()[:8])
