@@ -15,7 +15,7 @@ from .test_cold_models import cold
 
 
 async def test_a_refusal_says_how_far_the_start_is_by_its_newest_word(tmp_path: Path) -> None:
-    row = cold(hold_timeout_s=3.0, eta_s=12.3)
+    row = cold(hold_timeout_s=6.0, eta_s=12.3)
     async with router(tmp_path, models=[row], config=config()) as r:
         first = await ask(r)
         await r.until(lambda: r.pool.held == {"m": 1})
@@ -29,9 +29,10 @@ async def test_a_refusal_says_how_far_the_start_is_by_its_newest_word(tmp_path: 
             assert (answer.status, error(answer)["code"]) == (503, "model_loading")
             # From the word's own time: what has passed since is gone.
             assert 60 <= int(answer.one(b"retry-after")) <= 70
-            assert answer.one(b"x-llmgw-limit") == b"hold_timeout_s=3"
+            assert answer.one(b"x-llmgw-limit") == b"hold_timeout_s=6"
             message = error(answer)["message"]
             assert "fetching, ready in about 6" in message
+            # Both came within the time of the first, also on a machine where that is much to do.
             assert "number 1 of 2" in message if number == 1 else "you were number" in message
             c.close()
         await gone(r)
