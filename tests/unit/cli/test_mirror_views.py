@@ -228,6 +228,18 @@ def test_a_fetch_has_ended_when_nothing_moves_or_waits(states, ended):
     assert fetching.ended(one) is ended
 
 
+def test_files_that_left_the_downloads_are_counted_as_here():
+    asked = mirrored.version("m", mirrored.file("a", "absent"), mirrored.file("b", "absent", None))
+    seen = mirrored.version("m", mirrored.file("b", "fetching", GB, received_bytes=GB // 2), eta_s=3)
+    made = fetching.whole(asked, seen)
+    assert [(file.path, file.state) for file in made.files] == [
+        ("a", pb.WEIGHTS_STATE_PRESENT), ("b", pb.WEIGHTS_STATE_FETCHING),
+    ]  # fmt: skip
+    assert downloads.summary(made) == "fetching: 1 of 2 files present, 4.5 of 5 GB, about 3 s"
+    unknown = mirrored.version("m", mirrored.file("b", "fetching", None))
+    assert not fetching.whole(asked, unknown).HasField("total_bytes")
+
+
 def test_a_stopped_file_is_waited_for_by_nobody():
     assert fetching.ended(mirrored.version("m", mirrored.file("a", "absent", cancelled=True)))
 

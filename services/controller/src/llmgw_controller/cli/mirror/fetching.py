@@ -191,7 +191,7 @@ def follow(session: MirrorSession, one: pb.WeightsVersion) -> NoReturn:
         # What is whole is no download any more, and may be missing from the answer.
         if not mine or ended(mine[0]):
             raise _Ended
-        view.take(mine[0])
+        view.take(whole(one, mine[0]))
 
     if not ended(one):
         view.take(one)
@@ -221,6 +221,25 @@ def ended(one: pb.WeightsVersion) -> bool:
         if file.state not in (pb.WEIGHTS_STATE_PRESENT, pb.WEIGHTS_STATE_FAILED) and not file.cancelled
     ]
     return not waits
+
+
+def whole(asked: pb.WeightsVersion, seen: pb.WeightsVersion) -> pb.WeightsVersion:
+    """What is seen on its way, with the files of it that are on their way no more: they are here."""
+    moving = {file.path: file for file in seen.files}
+    made = pb.WeightsVersion()
+    made.CopyFrom(seen)
+    del made.files[:]
+    for file in asked.files:
+        here = made.files.add()
+        here.CopyFrom(moving.get(file.path, file))
+        if file.path not in moving:
+            here.state, here.received_bytes = pb.WEIGHTS_STATE_PRESENT, file.size_bytes
+    made.received_bytes = sum(file.received_bytes for file in made.files)
+    if all(file.HasField("size_bytes") for file in made.files):
+        made.total_bytes = sum(file.size_bytes for file in made.files)
+    else:
+        made.ClearField("total_bytes")
+    return made
 
 
 def _left(one: pb.WeightsVersion) -> NoReturn:
