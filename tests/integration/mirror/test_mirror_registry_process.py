@@ -12,11 +12,12 @@ import pytest
 
 from llmgw.v1 import mirror_pb2 as pb
 from llmgw_kit import rpc
-from llmgw_kit.errors import InvalidRequest, NotConfigured
+from llmgw_kit.errors import InvalidRequest, NotConfigured, Unavailable
 from llmgw_kit.testing.processes import Cage
 
 from .hub_programs import GENERATIONS, HubClient
 from .hub_registry import HubRegistry, hub_registry
+from .scripted import status
 from .test_mirror_process import Running, start
 from .world import content_of, sha256_of
 
@@ -97,6 +98,24 @@ async def test_refusals_travel_with_their_code_and_next_steps(
         with pytest.raises(InvalidRequest) as told:
             await asked(running, call, request)
         assert told.value.code == code
+    running.child.stop(grace_s=10)
+
+
+async def test_a_registry_in_trouble_can_be_alerted_on(cage: Cage, tmp_path: Path, hub: HubRegistry) -> None:
+    running = await start(cage, tmp_path, registry_url=hub.base)
+
+    async def up() -> list[str]:
+        text = (await running.get("/metrics", running.admin))[1].decode()
+        return [line for line in text.splitlines() if line.startswith("llmgw_mirror_registry_up")]
+
+    assert await up() == ["llmgw_mirror_registry_up 1.0"]
+    hub.acts.append(status(500))
+    with pytest.raises(Unavailable):
+        await asked(running, "Search", pb.SearchRequest(words="m"))
+    assert await up() == ["llmgw_mirror_registry_up 0.0"]
+    state = await asked(running, "GetRegistry", pb.GetRegistryRequest())
+    assert state.trouble == "it answers 500"
+    assert state.tried_again_unix_s > state.trouble_since_unix_s
     running.child.stop(grace_s=10)
 
 

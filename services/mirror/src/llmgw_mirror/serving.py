@@ -26,6 +26,7 @@ from llmgw_mirror.adapters.grpc_server import SERVICE, MirrorServicer
 from llmgw_mirror.adapters.http_server import WeightsHttp, error_edge
 from llmgw_mirror.adapters.metrics import MirrorCollector
 from llmgw_mirror.adapters.piece_hashes import PieceHashes
+from llmgw_mirror.adapters.registry_metrics import RegistryCollector
 from llmgw_mirror.adapters.swarm_http import SwarmHttp
 from llmgw_mirror.composition import Built, build
 from llmgw_mirror.composition_finding import build_finders
@@ -99,6 +100,7 @@ async def _serve_on(
     )  # fmt: skip
     registry = telemetry.registry()
     registry.register(MirrorCollector(built.upkeep, built.flights, built.store, built.tally, answers.served))
+    registry.register(RegistryCollector(finders.http))
     health, metrics = telemetry.health_routes(ready), telemetry.metrics_route(registry)
     servicer = MirrorServicer(mirror, built.keepers.keeping, finders, built.bundling, built.readers)
     mirror_pb2_grpc.add_MirrorServiceServicer_to_server(servicer, server)
