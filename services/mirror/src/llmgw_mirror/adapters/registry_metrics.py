@@ -2,8 +2,7 @@
 
 from collections.abc import Iterator
 
-from prometheus_client.core import GaugeMetricFamily
-from prometheus_client.metrics_core import Metric
+from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from llmgw_mirror.adapters.registry_http import RegistryHttp
@@ -20,6 +19,6 @@ class RegistryCollector(Collector):
             trouble = self._http.state().trouble
             yield GaugeMetricFamily(
                 "llmgw_mirror_registry_up",
-                "0 from a failed call of the registry until one that it answers; what happened is in GetRegistry.",
+                "0 from a failed call of the registry until one that it answers; GetRegistry says why.",
                 value=0 if trouble is not None else 1,
             )
