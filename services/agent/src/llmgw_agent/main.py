@@ -44,6 +44,10 @@ def cli() -> None:
 @click.option("--metrics-listen", metavar="H:P", help="metrics and health only; off by default")
 @click.option("--management-address", help="address or host routers reach this node's engines by")
 @click.option("--mirror", metavar="URL[,URL]", help="mirrors to fetch from; default those a shard names")
+@click.option(
+    "--peer-listen", metavar="H:P", help="give pieces of weights to other nodes here; off by default"
+)
+@click.option("--hub-listen", metavar="H:P", help="the Hub's protocol on loopback, for HF_ENDPOINT; off")
 @click.option("--log-level", help="debug, info, warning, error")
 @click.option("--print-config", is_flag=True, help="print the effective settings and exit")
 def serve(config: Path | None, print_config: bool, **flags: Any) -> None:  # noqa: FBT001

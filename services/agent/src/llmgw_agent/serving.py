@@ -23,7 +23,7 @@ from llmgw_agent.adapters.fault_memory import FaultMemory
 from llmgw_agent.adapters.fetching import FetchLimits, Weights
 from llmgw_agent.adapters.journal import Journal
 from llmgw_agent.adapters.log_files import LogFile
-from llmgw_agent.adapters.mirror_client import MirrorClient
+from llmgw_agent.adapters.mirror_edges import Edges, in_pieces, open_edges, serve_edges
 from llmgw_agent.adapters.ownership import Ownership
 from llmgw_agent.adapters.stream import dial
 from llmgw_agent.adapters.weights_store import WeightsStore
@@ -76,11 +76,14 @@ async def _run(
         listeners.bind(settings.metrics_address, flag="--metrics-listen") if settings.metrics_address else []
     )
     clock, changes = SystemClock(), Changes()
+    edges = await open_edges(settings, stack)
     http = await stack.enter_async_context(_http_session())
-    agent = _Agent(settings, folder, clock, changes, http)
+    agent = _Agent(settings, folder, clock, changes, http, edges)
+    stack.push_async_callback(agent.pieces.close)
     stack.callback(agent.devices.close)
     stack.push_async_callback(agent.node.leave)
     view, connection = await agent.start()
+    await serve_edges(settings, edges, agent.sharing, agent.store, stack)
 
     registry = telemetry.registry()
     registry.register(AgentMetrics(view))
@@ -98,6 +101,7 @@ async def _run(
         asyncio.create_task(view.keep_fresh(settings.refresh_interval_s), name="view"),
         asyncio.create_task(_keep_logs_short(view, folder.logs, settings.engine_log_max, clock), name="logs"),
         asyncio.create_task(_raise_bug(agent.node), name="shards"),
+        *edges.tasks(clock),
     ]
     log.info("agent of node %s: admin on http://%s, data in %s", settings.node_id, admin, settings.data_dir)
     _tell_supervisor(settings.data_dir)
@@ -121,7 +125,7 @@ class _Agent:
 
     def __init__(
         self, settings: AgentSettings, folder: machine.DataFolder, clock: Clock, changes: Changes,
-        http: aiohttp.ClientSession,
+        http: aiohttp.ClientSession, edges: Edges,
     ) -> None:  # fmt: skip
         self._settings, self._folder, self._clock, self._changes = settings, folder, clock, changes
         self._table = processes.MachineTable(clock)
@@ -129,11 +133,14 @@ class _Agent:
         self._launcher = processes.Launcher(self._boot_id, clock)
         self._journal = Journal(folder.journal)
         self._instance = secrets.token_hex(8)
-        self._store = WeightsStore(folder.weights)
+        self.store = WeightsStore(folder.weights)
         limits = FetchLimits(settings.fetch_parallel, settings.fetch_give_up_s, settings.disk_reserve)
-        self._weights = Weights(self._store, MirrorClient(http), clock, limits, mirrors=settings.mirrors)
         self._management = machine.management_address(
             settings.management_interface, settings.management_address
+        )
+        self.pieces, self.sharing = in_pieces(settings, edges, clock, self._management)
+        self._weights = Weights(
+            self.store, edges.client(), clock, limits, mirrors=settings.mirrors, pieces=self.pieces
         )
         self._listen = machine.listen_host(settings.engine_listen, self._management)
         self._beat_interval_s = 5.0
@@ -183,7 +190,7 @@ class _Agent:
         await take_over(self.node, journalled, self._table, self._launcher, self._journal)
         known = {shard.token for shard in journalled.values() if shard.token}
         self.node.know_strays(self._table.strays(self._folder.owner_id(), known))
-        await asyncio.to_thread(self._store.empty_trash)
+        await asyncio.to_thread(self.store.empty_trash)
         await view.refresh()
         connection = Connection(
             dial, Rotation(self._settings.controllers), TermGate(self._folder.highest_term()),

@@ -14,6 +14,7 @@ from pydantic import (
     ConfigDict,
     Field,
     field_validator,
+    model_validator,
 )
 from pydantic_settings import SettingsConfigDict
 
@@ -23,6 +24,7 @@ from llmgw_kit.addresses import HostPort, parse_host_port, parse_host_ports
 from llmgw_kit.errors import InvalidRequest, LlmgwError
 from llmgw_kit.ids import DeviceId
 from llmgw_kit.settings import ServiceSettings
+from llmgw_kit.tls import TlsFiles
 
 
 def _told(error: LlmgwError) -> ValueError:
@@ -140,6 +142,25 @@ class AgentSettings(ServiceSettings):
     mirror: Annotated[str, AfterValidator(_mirrors)] | None = Field(
         None, description="base URL[,URL] of mirrors; default those the controller names"
     )
+    mirror_tls_ca: Path | None = Field(
+        None, description="PEM of the authority mirrors and other nodes are known by; default the system's"
+    )
+    mirror_tls_cert: Path | None = Field(
+        None, description="PEM this node shows to mirrors and other nodes; with mirror_tls_key"
+    )
+    mirror_tls_key: Path | None = Field(None, description="its key")
+    peers: bool = Field(True, description="whether pieces of weights are taken from other nodes too")
+    peer_listen: Address | None = Field(
+        None, description="where this node gives pieces to others, on its management address; off by default"
+    )
+    peer_uploads: int = Field(8, ge=1, le=256, description="pieces given at once; the rest wait in line")
+    peer_upload_limit: Size | None = Field(
+        None, description="bytes a second given to other nodes, all together; no limit by default"
+    )
+    hub_listen: Address | None = Field(
+        None,
+        description="loopback port with the Hub's protocol, for HF_ENDPOINT on this node; off by default",
+    )
     fetch_parallel: int = Field(4, ge=1, le=64, description="files fetched at a time")
     fetch_give_up_s: float = Field(
         600.0, gt=0, description="seconds without one byte before a fetch has failed"
@@ -169,6 +190,14 @@ class AgentSettings(ServiceSettings):
             raise ValueError("expected two ports from 1 to 65535, the first not above the last")
         return f"{int(first)}-{int(last)}"
 
+    @field_validator("hub_listen")
+    @classmethod
+    def _hub(cls, value: str | None) -> str | None:
+        # It lends this node's certificate to whoever can reach it.
+        if value is not None and not parse_host_port(value, what="hub_listen").loopback:
+            raise ValueError(f"{value} is not of this machine alone; expected 127.0.0.1:PORT")
+        return value
+
     @field_validator("devices")
     @classmethod
     def _devices(cls, value: tuple[DeclaredDevice, ...]) -> tuple[DeclaredDevice, ...]:
@@ -177,6 +206,12 @@ class AgentSettings(ServiceSettings):
         if doubled:
             raise ValueError(f"device ids must differ; twice: {', '.join(doubled)}")
         return value
+
+    @model_validator(mode="after")
+    def _hub_has_a_mirror(self) -> "AgentSettings":
+        if self.hub_listen is not None and self.mirror is None:
+            raise ValueError("hub_listen passes on what a mirror answers: set mirror too")
+        return self
 
     @property
     def port_range(self) -> tuple[int, int]:
@@ -198,6 +233,21 @@ class AgentSettings(ServiceSettings):
     def mirrors(self) -> tuple[str, ...]:
         """Override of the mirrors a shard names; empty: none."""
         return tuple(self.mirror.split(",")) if self.mirror is not None else ()
+
+    @property
+    def mirror_tls(self) -> TlsFiles:
+        """What is shown to mirrors and other nodes, and whom this node trusts."""
+        return TlsFiles(self.mirror_tls_cert, self.mirror_tls_key, self.mirror_tls_ca)
+
+    @property
+    def peer_address(self) -> HostPort | None:
+        """Where pieces are given; None: nowhere."""
+        return parse_host_port(self.peer_listen, what="--peer-listen") if self.peer_listen else None
+
+    @property
+    def hub_address(self) -> HostPort | None:
+        """Where the Hub's protocol is spoken; None: nowhere."""
+        return parse_host_port(self.hub_listen, what="--hub-listen") if self.hub_listen else None
 
     @property
     def admin_address(self) -> HostPort:

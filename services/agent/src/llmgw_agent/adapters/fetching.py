@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from llmgw_agent.adapters.fetching_pieces import InPieces
 from llmgw_agent.adapters.mirror_client import MirrorClient, OnItsWay
 from llmgw_agent.adapters.weights_store import PartialFile, WeightsStore
 from llmgw_agent.core.weights import Held, Listing, WeightsFile, WeightsKey
@@ -50,14 +51,15 @@ class Weights:
 
     def __init__(
         self, store: WeightsStore, client: MirrorClient, clock: Clock, limits: FetchLimits,
-        mirrors: Sequence[str] = (),
+        mirrors: Sequence[str] = (), pieces: InPieces | None = None,
     ) -> None:  # fmt: skip
-        """`mirrors` replace those a shard names."""
+        """`mirrors` replace those a shard names; without `pieces` files are fetched whole."""
         self.store = store
         self._mirrors = tuple(mirrors)
         self._client = client
         self._clock = clock
         self._limits = limits
+        self._pieces = pieces
         self._flights: dict[WeightsKey, _Flight] = {}
         #: Being removed: whoever fetches one waits until it is gone.
         self._leaving: dict[WeightsKey, asyncio.Task[int]] = {}
@@ -87,10 +89,15 @@ class Weights:
         if key in self._leaving:
             await self._left(key)
             raise NotFound(f"{key} is not on this node")
-        task = asyncio.create_task(asyncio.to_thread(self.store.remove, key), name=f"remove {key}")
+        task = asyncio.create_task(self._remove(key), name=f"remove {key}")
         self._leaving[key] = task
         task.add_done_callback(lambda _: self._leaving.pop(key))
         return await asyncio.shield(task)
+
+    async def _remove(self, key: WeightsKey) -> int:
+        if self._pieces is not None:
+            await self._pieces.end(key)
+        return await asyncio.to_thread(self.store.remove, key)
 
     async def _left(self, key: WeightsKey) -> None:
         while (leaving := self._leaving.get(key)) is not None:
@@ -151,7 +158,9 @@ class Weights:
 
     async def _fly(self, key: WeightsKey, mirrors: Sequence[str]) -> None:
         try:
-            await _Fetch(self.store, self._client, self._clock, self._limits, key, mirrors, self._tell).run()
+            await _Fetch(
+                self.store, self._client, self._clock, self._limits, key, mirrors, self._tell, self._pieces
+            ).run()
         finally:
             del self._flights[key]
 
@@ -161,10 +170,10 @@ class _Fetch:
 
     def __init__(
         self, store: WeightsStore, client: MirrorClient, clock: Clock, limits: FetchLimits, key: WeightsKey,
-        mirrors: Sequence[str], tell: Callable[[WeightsKey, float | None], None],
+        mirrors: Sequence[str], tell: Callable[[WeightsKey, float | None], None], pieces: InPieces | None,
     ) -> None:  # fmt: skip
         self._store, self._client, self._clock, self._limits = store, client, clock, limits
-        self._key, self._mirrors, self._tell = key, mirrors, tell
+        self._key, self._mirrors, self._tell, self._pieces = key, mirrors, tell, pieces
         self._began = self._moved = clock.monotonic_s()
         self._mirror_was_fetching = False
         self._received: int | None = None
@@ -222,16 +231,24 @@ class _Fetch:
                 f"{self._store.root}, {self._limits.reserve_bytes} of them held back", code="disk_full",
                 next_steps=["llmgwctl weights remove, or a larger disk for the agent's data folder"],
             )  # fmt: skip
-        await self._download_all(mirror, answer, answer.bytes - missing)
-        await asyncio.to_thread(self._store.publish, answer)
-        return None
-
-    async def _download_all(self, mirror: str, listing: Listing, done_bytes: int) -> None:
+        table = None if self._pieces is None else await self._pieces.table(mirror, answer)
         try:
-            folder = await asyncio.to_thread(self._store.begin, listing)
+            folder = await asyncio.to_thread(self._store.begin, answer)
+            if self._pieces is None or table is None:
+                await self._download_all(mirror, answer, folder, answer.bytes - missing)
+            else:
+                await self._pieces.fetch(
+                    mirror, answer, table, folder, self._limits.parallel,
+                    lambda here: self._counting(answer, here),
+                )  # fmt: skip
         except OSError as e:
             raise _disk(e, self._key) from None
-        room = asyncio.Semaphore(self._limits.parallel)
+        await asyncio.to_thread(self._store.publish, answer)
+        if self._pieces is not None and table is not None:
+            self._pieces.published(mirror, answer, table, self._store.folder(self._key) / "files")
+        return None
+
+    def _counting(self, listing: Listing, done_bytes: int) -> Callable[[int], None]:
         done = done_bytes
 
         def on_bytes(count: int) -> None:
@@ -241,6 +258,11 @@ class _Fetch:
             first = MIRRORS_SHARE if self._mirror_was_fetching else 0.0
             if listing.bytes:
                 self._tell(self._key, first + (1 - first) * done / listing.bytes)
+
+        return on_bytes
+
+    async def _download_all(self, mirror: str, listing: Listing, folder: Path, done_bytes: int) -> None:
+        room, on_bytes = asyncio.Semaphore(self._limits.parallel), self._counting(listing, done_bytes)
 
         async def one(file: WeightsFile) -> None:
             async with room:
@@ -260,8 +282,6 @@ class _Fetch:
         tasks = [asyncio.create_task(one(file)) for file in listing.files]
         try:
             await asyncio.gather(*tasks)
-        except OSError as e:
-            raise _disk(e, self._key) from None
         finally:
             for task in tasks:
                 task.cancel()

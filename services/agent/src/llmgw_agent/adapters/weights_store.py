@@ -130,10 +130,26 @@ class WeightsStore:
             self._write_manifest(self.folder(key), listing)
         return None
 
+    def find(self, sha256: str) -> Path | None:
+        """A file of a published version with this content, unchanged since its checksum was seen to match."""
+        for place in sorted(self.root.glob("[!.]*/*")):
+            try:
+                manifest = read_json(place / "manifest.json")
+                files = manifest["files"] if manifest is not None else []
+                found = next((one for one in files if one["sha256"] == sha256), None)
+                if found is None:
+                    continue
+                path = place / "files" / str(found["path"])
+                if _look(path) == found["seen"]:
+                    return path
+            except (ValueError, TypeError, KeyError):
+                continue  # a damaged manifest: its version counts as not here
+        return None
+
     def missing_bytes(self, listing: Listing) -> int:
         """What is still to be fetched of a partial version."""
         folder = self.partial(listing.key) / "files"
-        return sum(max(0, one.size - _size(folder / one.path)) for one in listing.files)
+        return sum(max(0, one.size - _allocated(folder / one.path)) for one in listing.files)
 
     def remove(self, key: WeightsKey) -> int:
         """Delete a version, published or partial; returns the bytes freed, by a second look at what is left.
@@ -280,6 +296,15 @@ def _size(path: Path) -> int:
         return path.stat().st_size
     except FileNotFoundError:
         return 0
+
+
+def _allocated(path: Path) -> int:
+    """What the disk holds of a file, which may have holes where pieces are missing."""
+    try:
+        seen = path.stat()
+    except FileNotFoundError:
+        return 0
+    return min(seen.st_size, seen.st_blocks * 512)
 
 
 def _tree_bytes(folder: Path) -> int:

@@ -1,0 +1,154 @@
+"""Several nodes that fetch one version at once, from a real mirror with a narrow link and from each other."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack
+from pathlib import Path
+
+import pytest
+
+from llmgw_kit.addresses import HostPort
+from llmgw_mirror.core.versions import Source
+from tests.integration.mirror.scripted import upstream
+from tests.integration.mirror.world import World, content_of, listening, sha256_of, until, world
+
+from .swarm_bench import KEY, Lying, Narrow, Node, narrow, node
+
+PIECE = 64 << 10
+#: 60 pieces and a bit, in two files, beside small ones.
+FILES = {
+    "config.json": b"{}",
+    "empty": b"",
+    "sub/one.bin": content_of(30 * PIECE + 17, seed=1),
+    "two.bin": content_of(30 * PIECE, seed=2),
+}
+BYTES = sum(len(data) for data in FILES.values())
+#: What one copy takes over the mirror's link.
+COPY_S = 2.0
+
+
+@pytest.fixture
+async def here(tmp_path: Path) -> AsyncIterator[World]:
+    async with world(tmp_path / "store") as made, upstream() as hub:
+        sources = (Source(path, hub.put(f"/{path}", data), sha256_of(data)) for path, data in FILES.items())
+        await made.fetch(*sources)
+        yield made
+
+
+@pytest.fixture
+async def at(here: World) -> AsyncIterator[HostPort]:
+    async with listening(here, piece_bytes=PIECE) as address:
+        yield address
+
+
+@pytest.fixture
+async def link(at: HostPort) -> AsyncIterator[Narrow]:
+    async with narrow(at, BYTES / COPY_S) as made:
+        yield made
+
+
+async def nodes(stack: AsyncExitStack, folder: Path, count: int) -> list[Node]:
+    return [await stack.enter_async_context(node(folder / f"n{n}")) for n in range(count)]
+
+
+async def test_four_nodes_cost_the_mirror_little_more_than_one_copy(link: Narrow, tmp_path: Path) -> None:
+    async with AsyncExitStack() as stack, asyncio.timeout(60):
+        four = await nodes(stack, tmp_path, 4)
+        await asyncio.gather(*(one.fetch(link.url) for one in four))
+        assert all(one.files() == FILES for one in four)
+        assert link.passed < 2 * BYTES, f"{link.passed / BYTES:.2f} copies left the mirror"
+        assert sum(one.pieces.from_peers for one in four) > 2 * BYTES
+        print(f"{link.passed / BYTES:.2f} copies left the mirror for four nodes")
+
+
+async def test_with_peers_off_each_node_costs_a_copy(link: Narrow, tmp_path: Path) -> None:
+    link.bytes_s = BYTES * 10
+    async with AsyncExitStack() as stack, asyncio.timeout(60):
+        two = [await stack.enter_async_context(node(tmp_path / f"n{n}", peers=False)) for n in range(2)]
+        await asyncio.gather(*(one.fetch(link.url) for one in two))
+        assert all(one.files() == FILES for one in two)
+        assert link.passed > 2 * BYTES
+        assert not any(one.pieces.from_peers or one.sharing.sent_bytes for one in two)
+
+
+async def test_a_node_that_dies_half_way_stops_nobody(link: Narrow, tmp_path: Path) -> None:
+    async with AsyncExitStack() as stack, asyncio.timeout(60):
+        four = await nodes(stack, tmp_path, 4)
+        fetches = [asyncio.create_task(one.fetch(link.url)) for one in four]
+        await until(lambda: four[0].sharing.sent_bytes > 5 * PIECE)
+        fetches[0].cancel()
+        await four[0].die()
+        await asyncio.gather(*fetches[1:])
+        assert all(one.files() == FILES for one in four[1:])
+        assert link.passed < 3 * BYTES
+
+
+async def test_a_node_that_lies_is_blamed_and_its_pieces_come_from_others(
+    link: Narrow, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with AsyncExitStack() as stack, asyncio.timeout(60):
+        liar = await stack.enter_async_context(node(tmp_path / "liar", sharing=Lying()))
+        three = await nodes(stack, tmp_path, 3)
+        await asyncio.gather(*(one.fetch(link.url) for one in (liar, *three)))
+        assert all(one.files() == FILES for one in (liar, *three))
+        assert isinstance(liar.sharing, Lying)
+        # So many may have been on their way when the first was found out.
+        assert 3 <= liar.sharing.lies <= 3 * 2
+        assert f"from {liar.url} is wrong" in caplog.text
+
+
+async def test_the_mirror_gone_half_way_is_waited_for_while_nodes_share_what_is_out(
+    link: Narrow, tmp_path: Path
+) -> None:
+    async with AsyncExitStack() as stack, asyncio.timeout(60):
+        two = await nodes(stack, tmp_path, 2)
+        fetches = [asyncio.create_task(one.fetch(link.url)) for one in two]
+        await until(lambda: link.passed > BYTES // 2)
+        link.break_off()
+        await asyncio.sleep(1.0)  # nothing new can come; what is out goes round
+        link.cut = False
+        await asyncio.gather(*fetches)
+        assert all(one.files() == FILES for one in two)
+        assert link.passed < 2 * BYTES
+
+
+async def test_whoever_comes_later_gets_it_from_those_that_are_done(link: Narrow, tmp_path: Path) -> None:
+    async with AsyncExitStack() as stack, asyncio.timeout(60):
+        first, second = await nodes(stack, tmp_path, 2)
+        await first.fetch(link.url)
+        passed = link.passed
+        await second.fetch(link.url)
+        assert second.files() == FILES
+        assert second.pieces.from_peers > BYTES // 2
+        assert link.passed - passed < BYTES
+
+
+async def test_a_fetch_goes_on_with_the_pieces_that_are_here_and_right(link: Narrow, tmp_path: Path) -> None:
+    async with AsyncExitStack() as stack, asyncio.timeout(60):
+        (one,) = await nodes(stack, tmp_path, 1)
+        fetch = asyncio.create_task(one.fetch(link.url))
+        await until(lambda: link.passed > BYTES // 2)
+        fetch.cancel()
+        await asyncio.gather(fetch, return_exceptions=True)
+        partial = one.weights.store.partial(KEY) / "files"
+        assert not one.weights.store.folder(KEY).exists()
+        # A bit that turned on the disk meanwhile costs its piece.
+        victim = next(path for path in (partial / "two.bin", partial / "sub/one.bin") if path.exists())
+        data = bytearray(victim.read_bytes())
+        data[-1] ^= 1
+        victim.write_bytes(data)
+        before = link.passed
+        await one.fetch(link.url)
+        assert one.files() == FILES
+        assert link.passed - before < BYTES * 0.75
+
+
+async def test_a_version_that_is_removed_is_shared_no_more(link: Narrow, tmp_path: Path) -> None:
+    link.bytes_s = BYTES * 10
+    async with AsyncExitStack() as stack, asyncio.timeout(60):
+        first, second = await nodes(stack, tmp_path, 2)
+        await first.fetch(link.url)
+        await first.weights.remove(KEY)
+        await second.fetch(link.url)
+        assert second.files() == FILES
+        assert second.pieces.from_peers == 0
