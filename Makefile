@@ -61,6 +61,12 @@ endif
 soak-router: $(STAMP) ## A router under churn, counted for leaks every 15 s: MINUTES=30, SEED=N for one that was seen
 	@.venv/bin/python -m tests.soak.router --minutes $(or $(MINUTES),30) $(if $(SEED),--seed $(SEED))
 
+soak-mirror: $(STAMP) ## Mirrors that die at random moments, and disks that fill up: SEEDS=200; SEED=17 replays one that was named
+	@.venv/bin/python -m tests.integration.mirror.crash_seeds $(if $(SEED),--first $(SEED) --seeds 1,--seeds $(or $(SEEDS),200))
+ifndef SEED
+	@LLMGW_MIRROR_KILL_SEEDS=20 .venv/bin/pytest -q tests/integration/mirror/test_mirror_kill_seeds.py
+endif
+
 soak: soak-router ## Half an hour of the router; then 2,000 seeds of the core and 30 of the loops, an hour each: takes hours
 	@PYTHONHASHSEED=0 .venv/bin/python -m tests.simulation.run --seeds 2000 --quiet
 	@PYTHONHASHSEED=0 .venv/bin/python -m tests.simulation.run --loops --seeds 30
@@ -101,7 +107,7 @@ type: $(STAMP) ## Check types
 imports: $(STAMP) ## Check that packages import only what they may
 	@.venv/bin/lint-imports
 
-.PHONY: client-node fuzz help setup hub-clients lock proto proto-check fmt lint type imports lab lab-clean test test-integration sim soak soak-router bench bench-router bench-fleet bench-mirror
+.PHONY: client-node fuzz help setup hub-clients lock proto proto-check fmt lint type imports lab lab-clean test test-integration sim soak soak-router soak-mirror bench bench-router bench-fleet bench-mirror
 
 # The binary inside the package: the script that the package puts into bin/ drops the exit status.
 COMPOSE := .venv/lib/python3*/site-packages/compose/docker-compose -f deploy/compose.yaml

@@ -51,9 +51,7 @@ def die_before(number: int, tell: int) -> None:
         setattr(os, name, patched(name, getattr(os, name)))
 
 
-def life(
-    work: Callable[[int], Awaitable[None]], prepare: Callable[[int], None]
-) -> tuple[int, dict[str, Any]]:
+def life(work: Callable[[int], Awaitable[None]], prepare: Callable[[int], None]) -> tuple[int, bytes]:
     """One fork; returns its exit status and what it told."""
     read, tell = os.pipe()
     pid = os.fork()
@@ -70,7 +68,7 @@ def life(
     with os.fdopen(read, "rb") as pipe:
         said = pipe.read()
     _, status = os.waitpid(pid, 0)
-    return os.waitstatus_to_exitcode(status), json.loads(said) if said else {}
+    return os.waitstatus_to_exitcode(status), said
 
 
 def main() -> None:
@@ -100,13 +98,14 @@ def main() -> None:
             code, _ = life(fetch if mode == "remove" else opened, lambda tell: None)
             assert code == 0, "the life before failed"
         mortal = remove if mode == "remove" else fetch
-        code, death = life(mortal, lambda tell, n=number: die_before(n, tell))  # type: ignore[misc]
+        code, said = life(mortal, lambda tell, n=number: die_before(n, tell))  # type: ignore[misc]
+        death: dict[str, Any] = json.loads(said) if said else {}
         if code not in (0, DEATH):
             sys.exit(f"act {number}: the first life ended with {code}")
-        code, after = life(look, lambda tell: None)
+        code, said = life(look, lambda tell: None)
         if code != 0:
             sys.exit(f"act {number} ({death}): the second life ended with {code}")
-        print(json.dumps({"act": number, **death, **after}), flush=True)
+        print(json.dumps({"act": number, **death, **json.loads(said)}), flush=True)
         if not death:
             return  # it lived to the end: every act has been tried
 

@@ -97,15 +97,20 @@ class Flights:
 
     async def start_missing(self, vid: str, stored: Stored) -> None:
         """Fetch every file that is neither here, nor failed, nor under way."""
+        waiting = set()
         for path, receipt in stored.hollow.items():
             if (vid, path) not in self._air:
                 log.error(
                     "the content of %s (%s %s) is gone or has another size; it is fetched again",
                     path, stored.wish.model, stored.wish.version,
                 )  # fmt: skip
-                await self._threads.run(self._store.drop_receipt, vid, path, receipt)
+                try:
+                    await self._threads.run(self._store.drop_receipt, vid, path, receipt)
+                except OSError as e:
+                    log.warning("fetching %s again has to wait, the disk says: %s", path, e)
+                    waiting.add(path)
         for source in stored.missing():
-            if (vid, source.path) not in self._air:
+            if (vid, source.path) not in self._air and source.path not in waiting:
                 where, proof = await self._threads.run(self._marks.instead, vid, source)
                 if proof is None and (was := stored.was.get(source.path)) is not None:
                     proof = was.proof  # coming back as it was proves no more than was proved then

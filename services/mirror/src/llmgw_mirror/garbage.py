@@ -49,12 +49,12 @@ class Garbage:
         now = self._clock.unix_s()
         async with self._fetcher.publishing():
             # Under the lease nothing is between two places.
-            await self._threads.run(self._removals.sweep)
+            await self._threads.act("damaged removals stay", self._removals.sweep)
         for removed in await self._threads.run(self._removals.every):
             if removed.until <= now:
                 await self.purge(removed, told="its time to be restored is over")
         await self.collect_blobs()
-        await self._threads.run(self._bound_damaged, now)
+        await self._threads.act("damaged content stays", self._bound_damaged, now)
 
     async def collect_blobs(self) -> int:
         """Remove content of no version; returns the bytes freed. Raises Unavailable."""
@@ -75,7 +75,7 @@ class Garbage:
             for sha256 in await self._threads.run(unnamed):
                 if sha256 not in sealed:
                     log.info("content %s belongs to no version and is removed", sha256)
-                    freed += await self._threads.run(self._store.unlink_blob, sha256)
+                    freed += await self._threads.act("content stays", self._store.unlink_blob, sha256)
         return freed
 
     async def purge(self, removed: Removal, *, told: str | None) -> int:
@@ -83,11 +83,11 @@ class Garbage:
         for the history; None: it is told elsewhere. Raises Unavailable."""
         freed = 0
         async with self._fetcher.publishing():
-            if not await self._threads.run(self._removals.forget, removed):
+            if not await self._threads.act("nothing is purged", self._removals.forget, removed):
                 return 0  # restored, or purged by another mirror
             named = await self._threads.run(self.named)
             for sha256 in sorted(removed.contents.keys() - named):
-                freed += await self._threads.run(self._store.unlink_blob, sha256)
+                freed += await self._threads.act("content stays", self._store.unlink_blob, sha256)
         if told is not None:
             entry = Entry(
                 self._clock.unix_s(), Kind.PURGED, removed.model, removed.version, told, bytes=freed
@@ -98,7 +98,7 @@ class Garbage:
     async def relieve(self, needed_bytes: int) -> int:
         """A fetch would find the disk full: free damaged content, then the oldest removals, until it fits.
         Removals stay when all of them would not be enough. Returns the bytes freed. Raises Unavailable."""
-        freed = await self._threads.run(self._drop_damaged)
+        freed = await self._threads.act("damaged content stays", self._drop_damaged)
         if freed + await self._threads.run(self._purgeable) < needed_bytes:
             return freed
         for removed in await self._threads.run(self._removals.every):

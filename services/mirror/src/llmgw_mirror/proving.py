@@ -68,7 +68,10 @@ class Prover:
         try:
             wrong = await self._read(reading, sha256, run, on_chunk)
             if wrong is None:
-                await run(reading.proved, self._clock.unix_s())
+                try:
+                    await run(reading.proved, self._clock.unix_s())
+                except OSError as e:
+                    log.warning("that content %s is right cannot be noted: %s", sha256, e)
                 return None
             return await self._set_aside(reading, sha256, wrong)
         finally:
@@ -94,7 +97,7 @@ class Prover:
             # the good content that came in its place must stay.
             if not await self._threads.run(reading.is_there):
                 raise ContentGone
-            await self._threads.run(self._store.set_aside, sha256)
+            await self._threads.act("rotten content stays", self._store.set_aside, sha256)
         self._reads.cut_condemned()
         self.quarantined += 1
         text = f"damaged: {wrong}; set aside, not served any more, fetched again from its source"

@@ -10,10 +10,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from llmgw_kit.clock import Clock
-from llmgw_kit.errors import Conflict, NotFound, Unavailable
+from llmgw_kit.errors import Conflict, NotFound
 from llmgw_mirror.adapters.disk import DiskThreads
 from llmgw_mirror.adapters.open_reads import OpenReads
-from llmgw_mirror.adapters.removals import Removal, Removals, removal
+from llmgw_mirror.adapters.removals import Removal, Removals, VersionExists, removal
 from llmgw_mirror.adapters.store import Stored, version_id
 from llmgw_mirror.core.history import Entry, Kind
 from llmgw_mirror.core.versions import VersionView
@@ -96,8 +96,8 @@ class Removing:
             async with self._fetcher.publishing():
                 removed = await self._newest(model, version)
                 try:
-                    back = await self._threads.run(self._removals.bring_back, removed)
-                except FileExistsError:
+                    back = await self._threads.act("nothing is restored", self._removals.bring_back, removed)
+                except VersionExists:
                     raise Conflict(
                         f"version {version!r} of {model!r} was made anew since it was removed",
                         code="version_exists",
@@ -169,14 +169,7 @@ class Removing:
                 wish.model, wish.version, at=at, until=answer.restorable_until or at, asked_by=asked_by,
                 contents=contents,
             )  # fmt: skip
-            try:
-                await self._threads.run(self._removals.put, record)
-            except OSError as e:
-                raise Unavailable(
-                    f"nothing is removed, it cannot be noted on the disk: {e.strerror or e}",
-                    code="disk_trouble",
-                    next_steps=["see whether the mirror's disk is read-only; a full one takes `now`"],
-                ) from e
+            await self._threads.act("nothing is removed", self._removals.put, record)
         freed_parts = await self._upkeep.collect_parts()
         if now:
             await self._garbage.purge(record, told=None)

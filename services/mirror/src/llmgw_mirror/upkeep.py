@@ -48,6 +48,7 @@ class Upkeep:
         self._ledger = ledger
         self._clock = clock
         self._interval_s = interval_s
+        self._tidied_at: float | None = None
         #: What the ledger was told last, by version; None: it may hold anything.
         self._told: dict[tuple[str, str], VersionView] | None = None
         #: Of the last pass, for the metrics page.
@@ -55,18 +56,23 @@ class Upkeep:
 
     async def run(self) -> None:
         """Pass after pass, for ever."""
-        tidied_at: float | None = None
         while True:
             self._flights.landed.clear()
-            try:
-                if tidied_at is None or self._clock.monotonic_s() - tidied_at >= TIDY_EVERY_S:
-                    await self.tidy()
-                    tidied_at = self._clock.monotonic_s()
-                await self.look()
-                await self.collect_parts()
-            except Unavailable as e:
-                log.warning("this pass is not finished: %s", e.text)
+            await self.once()
             await self._until_next()
+
+    async def once(self) -> None:
+        """One pass. What the ledger or the disk refuses now is left to the next one."""
+        try:
+            if self._tidied_at is None or self._clock.monotonic_s() - self._tidied_at >= TIDY_EVERY_S:
+                await self.tidy()
+                self._tidied_at = self._clock.monotonic_s()
+            await self.look()
+            await self.collect_parts()
+        except Unavailable as e:
+            log.warning("this pass is not finished: %s", e.text)
+        except OSError as e:
+            log.error("this pass is not finished, the disk says: %s", e)
 
     async def begin(self) -> None:
         """Start what a restart interrupted, before anybody asks how far it is."""

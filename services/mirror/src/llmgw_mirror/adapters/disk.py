@@ -11,6 +11,8 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TypeVar, TypeVarTuple
 
+from llmgw_kit.errors import Unavailable
+
 T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
 
@@ -38,6 +40,18 @@ class DiskThreads:
             if not work.cancelled():
                 work.exception()
             raise
+
+    async def act(self, what: str, action: Callable[[*Ts], T], *args: *Ts) -> T:
+        """Like `run`, for callers who can only be told: an OSError becomes Unavailable, saying that `what`
+        did not happen."""
+        try:
+            return await self.run(action, *args)
+        except OSError as e:
+            raise Unavailable(
+                f"{what}: the disk says {e.strerror or e}",
+                code="disk_trouble",
+                next_steps=["see whether the mirror's disk is full, read-only or failing"],
+            ) from e
 
     def close(self) -> None:
         self._pool.shutdown(wait=True)

@@ -25,6 +25,10 @@ log = logging.getLogger(__name__)
 NAME = "removal.json"
 
 
+class VersionExists(Exception):
+    """A version of that name was made since this one was removed."""
+
+
 @dataclass(frozen=True)
 class Removal:
     """One version that was removed. `contents`: bytes of what it held, by sha256."""
@@ -87,8 +91,7 @@ class Removals:
         return {sha256 for one in self.every() for sha256 in one.contents}
 
     def bring_back(self, removed: Removal) -> bool:
-        """Into service again. False: it is no longer here. Raises FileExistsError when a version of that
-        name was made meanwhile."""
+        """Into service again. False: it is no longer here. Raises VersionExists."""
         target = self._store.versions / version_id(removed.model, removed.version)
         try:
             os.rename(self._folder / removed.id, target)
@@ -96,7 +99,7 @@ class Removals:
             return False
         except OSError as e:
             if target.exists():
-                raise FileExistsError(str(target)) from e
+                raise VersionExists from e
             raise
         sync_folder(self._store.versions)
         sync_folder(self._folder)
