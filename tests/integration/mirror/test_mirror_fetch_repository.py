@@ -193,6 +193,27 @@ async def test_what_is_here_already_does_not_come_again(at: Looking, hub: HubReg
     assert len(hub.seen("/lfs/")) == asked
 
 
+async def test_room_that_a_fetch_would_make_by_itself_counts_as_room(
+    at: Looking, hub: HubRegistry, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """H9's other side: what was removed and can be undone is given up for a fetch, so it refuses none."""
+    first = await fetched(at, Order("org/m", groups=("gguf-q8_0",)))
+    free = 300_000
+    monkeypatch.setattr(at.here.store, "disk", lambda: (10**9, free))
+    hub.add("org/new", {"model.safetensors": content_of(310_000, seed=77)})
+    with pytest.raises(InvalidRequest) as told:
+        await at.fetching.fetch(Order("org/new"))
+    assert told.value.code == "disk_too_small"
+    await at.here.built.keepers.keeping.removing.remove(first.model, first.version)
+    assert (await at.fetching.preview(Order("org/new"))).warnings == ()
+    look = await at.finding.look("org/new", None)
+    assert look.space.free_bytes == free
+    # The removed content is here; to count it as room, too, would count it twice.
+    small = sum(len(content) for content in ALONG.values())  # of these no sha256 is published
+    assert (await at.fetching.preview(Order("org/m", groups=("gguf-q8_0",)))).bytes_to_fetch == small
+    assert (await at.finding.look("org/m", None)).space.spare_bytes == small
+
+
 @pytest.mark.parametrize(
     ("order", "error", "code", "hint"),
     [

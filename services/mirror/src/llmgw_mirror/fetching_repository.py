@@ -111,9 +111,9 @@ class FetchingRepository:
             for file in ([] if known is None else known.files)
             if file.state is WeightsState.PRESENT
         )
-        come = to_come(chosen.all_files, here | look.here)
+        come = to_come(chosen.all_files, here | look.space.here)
         told = _warnings(look, chosen)
-        if (room := warnings.disk(come, look.disk_free_bytes, self._reserve_bytes)) is not None:
+        if (room := warnings.disk(come, look.space.usable_bytes, self._reserve_bytes)) is not None:
             told = (*told, room)
         view = known or VersionView(
             model, version, asked.created_at,

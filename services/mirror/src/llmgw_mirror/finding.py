@@ -9,6 +9,7 @@ from llmgw_kit.errors import InvalidRequest, NotConfigured
 from llmgw_mirror.adapters.disk import DiskThreads
 from llmgw_mirror.adapters.registry_client import RegistryClient
 from llmgw_mirror.adapters.registry_http import RegistryState
+from llmgw_mirror.adapters.space import Space, space_for
 from llmgw_mirror.adapters.store import Store
 from llmgw_mirror.core import warnings
 from llmgw_mirror.core.file_groups import FileGroup, companions, grouped
@@ -45,8 +46,8 @@ class Found:
 
 @dataclass(frozen=True)
 class Look:
-    """One repository at one commit. `about`: warnings by name of group; `here`: paths whose content is in the
-    store; `version_here`: by name of group, a version that has all of it."""
+    """One repository at one commit. `about`: warnings by name of group; `version_here`: by name of
+    group, a version that has all of it."""
 
     repository: Repository
     listing: RepositoryListing
@@ -55,8 +56,7 @@ class Look:
     warnings: tuple[Warning, ...]
     about: Mapping[str, tuple[Warning, ...]]
     version_here: Mapping[str, str]
-    here: frozenset[str]
-    disk_free_bytes: int
+    space: Space
 
 
 class Finding:
@@ -116,23 +116,22 @@ class Finding:
         groups = await asyncio.to_thread(grouped, listing.files)
         assert self._small is not None, "there is a registry"
         small = await self._small.read(at, listing, groups)
-        free_bytes = (await self._threads.run(self._store.disk))[1]
-        here = await self._here(listing.files)
+        space = await self._threads.run(space_for, self._store, listing.files)
         listed = frozenset(file.path for file in listing.files)
         grant = small.grant if registry.http.has_token else False
         return Look(
             repository=at, listing=listing, groups=groups, companions=companions(listing.files),
             warnings=warnings.of_repository(listing, asked=repository, grant=grant, code=small.code),
             about=await asyncio.to_thread(
-                self._about, groups, small, listed, fleet, here, free_bytes
+                self._about, groups, small, listed, fleet, space
             ),
             version_here=_versions_here(at, groups, await self._mirror.versions()),
-            here=here, disk_free_bytes=free_bytes,
+            space=space,
         )  # fmt: skip
 
     def _about(
         self, groups: Sequence[FileGroup], small: SmallFiles, listed: frozenset[str],
-        fleet: Sequence[GpuClass], here: frozenset[str], free_bytes: int,
+        fleet: Sequence[GpuClass], space: Space,
     ) -> Mapping[str, tuple[Warning, ...]]:  # fmt: skip
         safe = warnings.safe_groups(groups)
         about: dict[str, tuple[Warning, ...]] = {}
@@ -144,21 +143,10 @@ class Finding:
                 mismatches=[found for index in own if (found := compared(index, group, listed)) is not None],
                 unread=[why for path, why in small.unread.items() if index_key(path) in keys],
             )  # fmt: skip
-            room = warnings.disk(to_come(group.files, here), free_bytes, self._reserve_bytes)
+            come = to_come(group.files, space.here)
+            room = warnings.disk(come, space.usable_bytes, self._reserve_bytes)
             about[group.name] = told if room is None else (*told, room)
         return about
-
-    async def _here(self, files: Sequence[ListedFile]) -> frozenset[str]:
-        """Paths of files whose content is in the store already, under whatever name."""
-
-        def look() -> frozenset[str]:
-            return frozenset(
-                file.path
-                for file in files
-                if file.sha256 is not None and self._store.blob_size(file.sha256) is not None
-            )
-
-        return await self._threads.run(look)
 
 
 def to_come(files: Sequence[ListedFile], here: frozenset[str]) -> int | None:

@@ -86,7 +86,7 @@ def look_to(look: Look) -> pb.ListFilesResponse:
         warnings=[warning_to(one) for one in look.warnings],
         license=listing.license,
         parameters=listing.parameters,
-        disk_free_bytes=look.disk_free_bytes,
+        disk_free_bytes=look.space.free_bytes,
     )  # fmt: skip
 
 
