@@ -6,7 +6,7 @@ from aiohttp import web
 
 from llmgw_mirror.adapters.file_answer import FileAnswers
 from llmgw_mirror.adapters.hub_index import HubIndex
-from llmgw_mirror.adapters.hub_refusals import FETCH_AGAIN, NOT_CHOSEN, Refusal, not_found, on_its_way
+from llmgw_mirror.adapters.hub_refusals import Refusal, choosing, not_found, on_its_way, retrying
 from llmgw_mirror.core.hub import At, HeldFile, Missing, Offer, look_up, wait_s
 from llmgw_mirror.core.hub_requests import Resolve, client_generation
 from llmgw_mirror.pull_through import PullThrough
@@ -39,19 +39,25 @@ class HubFiles:
                 return await self._file(request, found, at.commit)
             # Set aside as damaged, and on its way again.
             found = Missing.COMING, tuple(offer for offer in at.offers if asked.path in offer.held)
-        why, offers = found
+        raise await self._refusal(asked, at, *found)
+
+    async def _refusal(self, asked: Resolve, at: At, why: Missing, offers: Sequence[Offer]) -> Refusal:
+        path = asked.path
         if why is Missing.COMING:
-            raise await self.coming(offers, at.commit, path=asked.path)
+            return await self.coming(offers, at.commit, path=path)
         if why is Missing.STUCK:
-            raise _stuck(asked.path, next(offer.stuck[asked.path] for offer in offers))
-        what = f"{asked.path!r} of {asked.repository!r}"
+            return _stuck(path, offers[0].stuck[path], offers[0])
+        what = f"{path!r} of {asked.repository!r}"
         if why is Missing.NO_SUCH_FILE:
-            raise not_found("EntryNotFound", f"{what} does not exist at this commit", commit=at.commit)
-        if at.commit is not None and self._pull.allows(asked.repository):
-            await self._pull.demand(asked.repository, at.commit, asked.path)
-            raise on_its_way(f"{asked.path!r} is fetched now", wait_s=None, commit=at.commit)
-        # Without the commit: it may be chosen later, and a client would remember that there is none.
-        raise not_found("EntryNotFound", f"{what} is not on this mirror", NOT_CHOSEN)
+            return not_found("EntryNotFound", f"{what} does not exist at this commit", commit=at.commit)
+        # From here on without the commit: a client would remember that there is no such file.
+        if at.commit is None:
+            return not_found("EntryNotFound", f"{what} is not on this mirror")
+        if self._pull.allows(asked.repository):
+            await self._pull.demand(asked.repository, at.commit, path)
+            return on_its_way(f"{path!r} is fetched now", wait_s=None, commit=at.commit)
+        step = choosing(asked.repository, "--revision", at.commit, "--file", path)
+        return not_found("EntryNotFound", f"{what} is not on this mirror", step)
 
     async def coming(
         self, offers: Sequence[Offer], commit: str | None, *, path: str | None = None
@@ -63,7 +69,7 @@ class HubFiles:
         files = [file for view in found for file in view.files if path in (None, file.source.path)]
         if path is not None and files and all(file.error is not None for file in files):
             # Since the store was looked at, or noted nowhere because the disk is full.
-            return _stuck(path, files[0].error or "")
+            return _stuck(path, files[0].error or "", offers[0])
         here = sum(file.received_bytes for file in files)
         sizes = [file.size_bytes for file in files if file.size_bytes is not None]
         of = f" of {sum(sizes)}" if len(sizes) == len(files) else ""
@@ -85,8 +91,8 @@ class HubFiles:
         return newer and file.size_bytes > self._big_bytes
 
 
-def _stuck(path: str, why: str) -> Refusal:
-    return not_found("FetchFailed", f"{path!r}: {why}", FETCH_AGAIN)
+def _stuck(path: str, why: str, offer: Offer) -> Refusal:
+    return not_found("FetchFailed", f"{path!r}: {why}", retrying(offer))
 
 
 async def _sizeless(request: web.Request, headers: Mapping[str, str]) -> web.StreamResponse:

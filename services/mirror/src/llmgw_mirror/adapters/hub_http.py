@@ -17,12 +17,12 @@ from llmgw_mirror.adapters.hub_files import HubFiles
 from llmgw_mirror.adapters.hub_index import HubIndex
 from llmgw_mirror.adapters.hub_links import base_url, named_paths, next_link
 from llmgw_mirror.adapters.hub_refusals import (
-    FETCH_AGAIN,
-    NOT_CHOSEN,
     Refusal,
+    choosing,
     not_found,
     refusal_of,
     refused,
+    retrying,
 )
 from llmgw_mirror.core import hub_rows
 from llmgw_mirror.core.hub import MAIN, At, Offer, find
@@ -129,6 +129,7 @@ class HubHttp:
                 "RevisionNotFound",
                 f"revision {revision!r} of {repository!r} is not on this mirror",
                 f"here are {', '.join(named[:5]) or 'single commits only'}",
+                choosing(repository, "--revision", revision),
             )
         return at
 
@@ -160,7 +161,9 @@ class HubHttp:
 
 def _known(repository: str, offers: Sequence[Offer]) -> Sequence[Offer]:
     if not offers:
-        raise not_found("RepoNotFound", f"repository {repository!r} is not on this mirror", NOT_CHOSEN)
+        raise not_found(
+            "RepoNotFound", f"repository {repository!r} is not on this mirror", choosing(repository)
+        )
     return offers
 
 
@@ -169,11 +172,12 @@ def _must_come(at: At, repository: str) -> None:
     for any other answer they fall back to what they have, be it half a folder (H23)."""
     if at.whole or not all(offer.stuck for offer in at.offers):
         return
-    path, why = min(item for offer in at.offers for item in offer.stuck.items())
+    stuck = at.offers[-1]
+    path, why = min(stuck.stuck.items())
     raise not_found(
         "RevisionNotFound",
         f"nothing of {repository!r} is complete at this revision: {path}: {why}",
-        FETCH_AGAIN,
+        retrying(stuck),
     )
 
 

@@ -5,21 +5,19 @@ show is X-Error-Message and the body's `error`; both name the next step.
 """
 
 import math
+import shlex
 from collections.abc import Iterable
 
 from aiohttp import web
 
 from llmgw_kit.errors import Denied, InvalidRequest, LlmgwError, NotFound, Unavailable
+from llmgw_mirror.core.hub import Offer
+from llmgw_mirror.core.hub_requests import REPOSITORY_ID
 
 #: Without anybody's estimate. Longest: a client that was told more would sleep through better news.
 RETRY_USUAL_S, RETRY_MOST_S = 10, 3600
 #: Of X-Error-Message: some clients end a connection whose head is larger than a few kilobytes.
 MESSAGE_MOST = 600
-
-
-#: Next steps, in the words of the person behind the client: what there is to do, an operator does.
-NOT_CHOSEN = "operators choose what is mirrored: ask for it"
-FETCH_AGAIN = "an operator has to fetch it again"
 
 
 #: By what the registry's own refusals are called here.
@@ -52,6 +50,21 @@ def on_its_way(text: str, *, wait_s: float | None, commit: str | None) -> Refusa
     """`wait_s`: until it is here; None: nobody knows."""
     after = RETRY_USUAL_S if wait_s is None else min(RETRY_MOST_S, max(1, math.ceil(wait_s)))
     return Refusal(503, "OnItsWay", text, commit=commit, retry_after_s=after)
+
+
+def choosing(repository: str, *more: str) -> str:
+    """The next step after "not on this mirror": what an operator types. `more`: flags and their values."""
+    if not REPOSITORY_ID.fullmatch(repository):
+        return "operators choose what is mirrored: ask for it"
+    return (
+        f"operators choose what is mirrored: {shlex.join(['llmgwctl', 'mirror', 'fetch', repository, *more])}"
+    )
+
+
+def retrying(offer: Offer) -> str:
+    """The next step after a failure, or a stop."""
+    words = ["llmgwctl", "mirror", "fetch", "--retry", f"{offer.model}@{offer.version}"]
+    return f"an operator has to fetch it again: {shlex.join(words)}"
 
 
 def refusal_of(error: LlmgwError) -> Refusal:
