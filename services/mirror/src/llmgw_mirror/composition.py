@@ -33,10 +33,12 @@ from llmgw_mirror.composition_finding import tokens_of
 from llmgw_mirror.composition_keeping import Keepers, build_garbage, build_keepers
 from llmgw_mirror.fetcher import Fetcher
 from llmgw_mirror.flights import Flights
+from llmgw_mirror.manners import Slots
 from llmgw_mirror.ports import History, Ledger, Upstream
 from llmgw_mirror.service import Mirror
 from llmgw_mirror.settings import MirrorSettings
 from llmgw_mirror.steering import Steering
+from llmgw_mirror.throttle import Throttle
 from llmgw_mirror.transfer import Tally, Transfer
 from llmgw_mirror.upkeep import Upkeep
 from llmgw_schema.migrate import migrate_at
@@ -86,10 +88,14 @@ async def build(settings: MirrorSettings, clock: Clock) -> AsyncIterator[Built]:
                 SCHEME: BundleUpstream(bundles, writers),
             }
             pace = settings.pace()
-            transfer = Transfer(upstreams=upstreams, room=room, clock=clock, pace=pace, chance=random.random)
+            throttle = Throttle(settings.limits(), clock)
+            transfer = Transfer(
+                upstreams=upstreams, room=room, clock=clock, pace=pace, throttle=throttle,
+                chance=random.random,
+            )  # fmt: skip
             fetcher = Fetcher(
                 shelf=shelf, room=room, ledger=ledger, transfer=transfer, clock=clock, pace=pace,
-                parallel=settings.parallel_fetches,
+                slots=Slots(settings.parallel_fetches, settings.parallel_per_origin),
             )  # fmt: skip
             marks = BundleMarks(store, bundles)
             flights = Flights(

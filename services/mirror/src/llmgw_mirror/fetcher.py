@@ -41,7 +41,7 @@ class Fetcher:
     """One for all flights of a mirror: they share its slots, its disk and its manners towards upstreams."""
 
     def __init__(self, *, shelf: Shelf, room: Room, ledger: Ledger, transfer: Transfer, clock: Clock,
-                 pace: Pace, parallel: int) -> None:  # fmt: skip
+                 pace: Pace, slots: Slots) -> None:  # fmt: skip
         self._shelf = shelf
         self._store = shelf.store
         self._threads = shelf.threads
@@ -50,7 +50,7 @@ class Fetcher:
         self._transfer = transfer
         self._clock = clock
         self._pace = pace
-        self._slots = Slots(parallel)
+        self._slots = slots
         self._keys: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
         self._publishing = asyncio.Lock()
 
@@ -108,7 +108,7 @@ class Fetcher:
 
     async def _in_turn(self, vid: str, source: Source, flight: Flight) -> bool:
         """False: another mirror over this store has the lease."""
-        async with self._slots.one() as slot:
+        async with self._slots.one(source.url) as slot:
             granted_at = self._clock.monotonic_s()
             lease = await self._ledger.acquire(flight.key, ttl_s=self._pace.lease_ttl_s)
             if lease is not None:

@@ -1,6 +1,8 @@
 """One file under way: what is known of it while it moves, and the sink its bytes go into."""
 
 import asyncio
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from llmgw_kit.clock import Clock
@@ -74,8 +76,8 @@ class Sink:
         self._writing: asyncio.Task[None] | None = None
         #: Bytes that came, written or not, the earlier transfers' included.
         self.received = part.length
-        #: Whether the disk is what everybody waits for.
-        self.waits_for_disk = False
+        #: Whether we are what everybody waits for: the disk, or a cap on what may come.
+        self.waits = False
 
     async def add(self, piece: bytes) -> None:
         """Raises OSError of an earlier write."""
@@ -86,6 +88,15 @@ class Sink:
         if self._gathered_bytes >= PIECE_BYTES:
             await self._settle()
             self._writing = asyncio.create_task(self._part.append(self._taken()), name="write")
+
+    @contextmanager
+    def held_up(self) -> Iterator[None]:
+        """Silence meanwhile is not upstream's."""
+        self.waits = True
+        try:
+            yield
+        finally:
+            self.waits = False
 
     async def flush(self) -> None:
         """Write what was gathered. Raises OSError."""
@@ -101,10 +112,7 @@ class Sink:
         writing = self._writing
         if writing is None:
             return
-        self.waits_for_disk = True
-        try:
+        with self.held_up():
             # Shielded: a reader that is cancelled must not cut a write short; flush waits for it.
             await asyncio.shield(writing)
-        finally:
-            self.waits_for_disk = False
         self._writing = None

@@ -1,7 +1,7 @@
 """How the mirror behaves towards upstreams and its own disk: patience, pauses, and how many at once."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
@@ -25,15 +25,24 @@ class Pace:
 
 
 class Slots:
-    """So many files at once; one that waits for its upstream gives its place to another."""
+    """So many files at once, and so many of one origin; one that waits for its upstream gives its place to
+    another. `per_origin` None: no bound of its own."""
 
-    def __init__(self, count: int) -> None:
+    def __init__(self, count: int, per_origin: int | None = None) -> None:
         self._free = asyncio.Semaphore(count)
+        self._per_origin = per_origin
+        #: As many as there are origins that somebody named.
+        self._origins: dict[str, asyncio.Semaphore] = {}
 
     @asynccontextmanager
-    async def one(self) -> "AsyncIterator[Slot]":
+    async def one(self, url: str) -> "AsyncIterator[Slot]":
         """For the time of one file."""
-        slot = Slot(self._free)
+        # The origin's first: who waits for a busy origin must not keep others from theirs.
+        needed = [self._free]
+        if self._per_origin is not None:
+            of_origin = self._origins.setdefault(_origin(url), asyncio.Semaphore(self._per_origin))
+            needed.insert(0, of_origin)
+        slot = Slot(needed)
         await slot.take()
         try:
             yield slot
@@ -44,18 +53,22 @@ class Slots:
 class Slot:
     """One file's place, held or not."""
 
-    def __init__(self, free: asyncio.Semaphore) -> None:
-        self._free = free
-        self._held = False
+    def __init__(self, needed: Sequence[asyncio.Semaphore]) -> None:
+        self._needed = needed
+        self._held: list[asyncio.Semaphore] = []
 
     async def take(self) -> None:
-        await self._free.acquire()
-        self._held = True
+        try:
+            for semaphore in self._needed:
+                await semaphore.acquire()
+                self._held.append(semaphore)
+        except asyncio.CancelledError:
+            self.give()
+            raise
 
     def give(self) -> None:
-        if self._held:
-            self._held = False
-            self._free.release()
+        while self._held:
+            self._held.pop().release()
 
 
 class Pauses:

@@ -36,7 +36,11 @@ class Answer(Protocol):
 
 
 class Upstream(Protocol):
-    """Where files come from; one adapter a scheme."""
+    """Where files come from; one adapter a scheme. `remote`: over a link that others need too, whose use may
+    be capped."""
+
+    @property
+    def remote(self) -> bool: ...
 
     def open(self, url: str, *, offset: int, validator: str | None) -> AbstractAsyncContextManager[Answer]:
         """Ask for the bytes from `offset` if the content is still that of `validator`.

@@ -4,8 +4,9 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
-from pydantic import AfterValidator, BeforeValidator, Field, SecretStr, field_validator
+from pydantic import AfterValidator, BeforeValidator, Field, SecretStr, field_validator, model_validator
 from pydantic_settings import NoDecode, SettingsConfigDict
 
 from llmgw_kit.addresses import HostPort, parse_host_port
@@ -13,6 +14,7 @@ from llmgw_kit.errors import InvalidRequest
 from llmgw_kit.settings import ServiceSettings
 from llmgw_kit.tls import TlsFiles
 from llmgw_mirror.core.origins import check_url, origin_of
+from llmgw_mirror.core.pacing import Limits, parse_schedule
 from llmgw_mirror.core.registry_names import check_base
 from llmgw_mirror.manners import Pace
 
@@ -96,6 +98,20 @@ class MirrorSettings(ServiceSettings):
     )
 
     parallel_fetches: int = Field(4, ge=1, le=64, description="files fetched at once")
+    parallel_per_origin: int | None = Field(
+        None, ge=1, le=64, description="of one origin at once; bounded by parallel_fetches alone unless set"
+    )
+    fetch_rate_bytes_s: int | None = Field(
+        None, ge=1, description="cap on what comes from http and https, all files together; none"
+    )
+    fetch_schedule: str | None = Field(
+        None,
+        description="caps by the time of the week, the first that covers it counts, else fetch_rate_bytes_s: "
+        "mon-fri 08:00-18:00=20MB/s, 22:00-06:00=unlimited, sat=pause, *=100MB/s",
+    )
+    fetch_schedule_zone: str | None = Field(
+        None, description="the schedule's time zone, such as Europe/Rome or UTC; never the machine's own"
+    )
     stall_window_s: float = Field(
         30.0, gt=0, description="a transfer that gains too little in it is cut and resumed"
     )
@@ -186,6 +202,33 @@ class MirrorSettings(ServiceSettings):
     def tls_files(self) -> TlsFiles:
         """False: plaintext."""
         return TlsFiles(self.tls_cert, self.tls_key, self.tls_client_ca)
+
+    @field_validator("fetch_schedule")
+    @classmethod
+    def _schedule(cls, text: str | None) -> str | None:
+        try:
+            return text if text is None or parse_schedule(text) else None
+        except InvalidRequest as e:
+            raise _told(e) from None
+
+    @model_validator(mode="after")
+    def _zone(self) -> "MirrorSettings":
+        if (self.fetch_schedule is None) != (self.fetch_schedule_zone is None):
+            raise ValueError("fetch_schedule and fetch_schedule_zone are set both or not at all")
+        try:
+            self.limits()
+        except (ZoneInfoNotFoundError, ValueError, OSError):
+            raise ValueError(
+                f"fetch_schedule_zone {self.fetch_schedule_zone!r} is no time zone known here; "
+                "expected a name such as Europe/Rome or UTC"
+            ) from None
+        return self
+
+    def limits(self) -> Limits:
+        if self.fetch_schedule is None or self.fetch_schedule_zone is None:
+            return Limits(self.fetch_rate_bytes_s)
+        zone = ZoneInfo(self.fetch_schedule_zone)
+        return Limits(self.fetch_rate_bytes_s, parse_schedule(self.fetch_schedule), zone)
 
     @property
     def grpc_address(self) -> HostPort:

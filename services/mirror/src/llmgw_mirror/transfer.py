@@ -26,6 +26,7 @@ from llmgw_mirror.core.versions import Source
 from llmgw_mirror.flight import FetchFailed, Flight, Sink
 from llmgw_mirror.manners import Pace, Pauses, Slot
 from llmgw_mirror.ports import Interrupted, Refused, Upstream
+from llmgw_mirror.throttle import Held, Throttle
 
 log = logging.getLogger(__name__)
 
@@ -48,11 +49,12 @@ class Transfer:
     """`chance` gives numbers from 0 to 1 and spreads the attempts of many files."""
 
     def __init__(self, *, upstreams: Upstreams, room: Room, clock: Clock, pace: Pace,
-                 chance: Callable[[], float]) -> None:  # fmt: skip
+                 throttle: Throttle, chance: Callable[[], float]) -> None:  # fmt: skip
         self._upstreams = upstreams
         self._room = room
         self._clock = clock
         self._pace = pace
+        self._throttle = throttle
         self._chance = chance
         self._pauses = Pauses(clock)
         self.tally = Tally()
@@ -69,11 +71,18 @@ class Transfer:
                 await part.restart()
                 flight.at(0)
                 continue
-            if self._pauses.holds(source.url):
+            if self._pauses.holds(source.url) or self._throttle.holds:
                 slot.give()
                 await self._pauses.wait(source.url)
+                await self._throttle.wait_open()
                 await slot.take()
-            outcome = await self._attempt(part, ask, source, want, flight)
+                # Another's answer may have called for a pause meanwhile.
+                continue
+            try:
+                outcome = await self._attempt(part, ask, source, want, flight)
+            except Held:
+                log.info("%s waits at %d bytes: the schedule lets nothing through", source.path, part.length)
+                continue
             self.tally.asked(type(outcome).__name__.lower())
             if isinstance(outcome, Complete):
                 return
@@ -137,6 +146,8 @@ class Transfer:
         begun = False
         try:
             async with upstream.open(source.url, offset=ask.offset, validator=ask.validator) as answer:
+                if (exhausted_s := answer.head.exhausted_s) is not None:
+                    self._pauses.note(source.url, min(exhausted_s, self._pace.pause_most_s))
                 step = on_answer(part.seen, want, ask, answer.head)
                 if not isinstance(step, Append):
                     return step
@@ -157,6 +168,9 @@ class Transfer:
                             f"upstream sends more than the expected {total} bytes; removed", spoiled=True
                         )
                     await sink.add(piece)
+                    if upstream.remote:
+                        with sink.held_up():
+                            await self._throttle.take(len(piece))
             return _Ended(total, None)
         except Interrupted as e:
             return _Ended(total, e.text) if begun else AskAgain(e.text, e.retry_after_s)
@@ -170,7 +184,7 @@ class Transfer:
             before = sink.received
             await self._clock.sleep(window_s)
             gained = sink.received - before
-            if gained < self._pace.stall_bytes and not sink.waits_for_disk:
+            if gained < self._pace.stall_bytes and not sink.waits:
                 return f"upstream stalled: {max(0, gained)} bytes in {window_s:g} s"
 
 

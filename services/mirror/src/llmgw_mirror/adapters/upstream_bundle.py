@@ -46,6 +46,8 @@ class _Answer:
 class BundleUpstream:
     """See ports.Upstream."""
 
+    remote = False
+
     def __init__(self, folder: BundleFolder | None, threads: DiskThreads) -> None:
         self._folder = folder
         self._threads = threads

@@ -43,6 +43,8 @@ class _Answer:
 class FileUpstream:
     """`roots` are the allowed folders; without any, every file URL is refused."""
 
+    remote = False
+
     def __init__(self, roots: Sequence[Path], threads: DiskThreads) -> None:
         self._roots = tuple(roots)
         self._threads = threads

@@ -8,7 +8,7 @@ import logging
 import ssl
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import aiohttp
 from yarl import URL
@@ -55,6 +55,8 @@ def _left_over(content: aiohttp.StreamReader) -> bytes:
 class HttpUpstream:
     """One client session. `tokens` maps an origin (scheme://host[:port]) to its bearer token."""
 
+    remote = True
+
     def __init__(
         self,
         *,
@@ -86,9 +88,11 @@ class HttpUpstream:
     @asynccontextmanager
     async def open(self, url: str, *, offset: int, validator: str | None) -> AsyncIterator[_Answer]:
         """See ports.Upstream."""
-        hops = 0
+        hops, waits = 0, list[float]()
         while True:
             async with self._ask(url, offset, validator) as response:
+                exhausted = headers.exhausted_s(response.headers.get("RateLimit"))
+                waits += [] if exhausted is None else [exhausted]
                 if response.status in REDIRECTS:
                     location = response.headers.get("Location")
                     try:
@@ -97,7 +101,8 @@ class HttpUpstream:
                         raise Refused(e.text) from None
                     log.debug("%s redirects to %s", shown(url), shown(target))
                 else:
-                    yield _Answer(await self._head(response), response, shown(url))
+                    head = await self._head(response)
+                    yield _Answer(replace(head, exhausted_s=max(waits, default=None)), response, shown(url))
                     return
             url, hops = target, hops + 1
 

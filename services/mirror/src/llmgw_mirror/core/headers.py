@@ -7,7 +7,7 @@ from email.utils import parsedate_to_datetime
 _CONTENT_RANGE = re.compile(r"bytes\s+(?:(\d+)-(\d+)|\*)/(\d+|\*)", re.IGNORECASE)
 _RANGE = re.compile(r"bytes\s*=\s*(?:(\d+)\s*-\s*(\d+)?|-\s*(\d+))\s*", re.IGNORECASE)
 #: `"resolvers";r=0;t=42` (draft-ietf-httpapi-ratelimit-headers): remaining and seconds to the reset.
-_RATE_LIMIT = re.compile(r";\s*r\s*=\s*(\d+).*;\s*t\s*=\s*(\d+)")
+_PARAMETER = re.compile(r";\s*([rt])\s*=\s*(\d+)(?=\s*(?:;|$))")
 #: Digits beyond these are no length of anything; int() of a megabyte of digits takes long.
 DIGITS_MAX = 18
 
@@ -64,9 +64,18 @@ def retry_after_s(retry_after: str | None, rate_limit: str | None, *, now: float
             return max(0.0, parsedate_to_datetime(text).timestamp() - now)
         except (ValueError, TypeError, OverflowError):
             pass  # not a date either: as if it had not been sent
-    if rate_limit and (match := _RATE_LIMIT.search(rate_limit)) and int(match[1][:9]) == 0:
-        return float(match[2][:9])
-    return None
+    return exhausted_s(rate_limit)
+
+
+def exhausted_s(rate_limit: str | None) -> float | None:
+    """Seconds until the origin gives anything again, from a RateLimit field: also on answers that are good,
+    so that nobody need be refused first. None: something is left, or nobody said."""
+    waits = []
+    for item in (rate_limit or "").split(","):
+        told = {name: int(number[:9]) for name, number in _PARAMETER.findall(item)}
+        if told.get("r") == 0 and "t" in told:
+            waits.append(float(told["t"]))
+    return max(waits, default=None)
 
 
 @dataclass(frozen=True)

@@ -50,6 +50,8 @@ class Head:
     validator: str | None = None
     encoding: str | None = None
     retry_after_s: float | None = None
+    #: The origin, or one that led here, gives nothing more for so long; this answer stands.
+    exhausted_s: float | None = None
     #: Whether the end of the body can be told from a broken connection.
     delimited: bool = True
     #: What a person should read about a refusal, if upstream said so.
