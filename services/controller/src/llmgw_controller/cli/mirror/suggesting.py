@@ -1,6 +1,7 @@
 """`llmgwctl mirror suggest`: a catalog entry that would serve a version."""
 
 import json
+import textwrap
 
 import click
 
@@ -8,7 +9,9 @@ from llmgw.v1 import mirror_pb2 as pb
 from llmgw_controller.cli.mirror.client import TIMEOUT_S, MirrorSession
 from llmgw_controller.cli.mirror.fleet import fleet_of
 from llmgw_controller.cli.mirror.names import VersionName, resolved, typed
+from llmgw_controller.cli.page import WIDTH
 from llmgw_controller.cli.terminal import say
+from llmgw_kit.text import visible
 
 
 @click.command("suggest")
@@ -35,7 +38,9 @@ def suggest(session: MirrorSession, name: tuple[str, str]) -> None:
         return
     # All of it is YAML, so that the whole output can be kept in a file and applied.
     for note in answer.notes:
-        say("# " + note.replace("\r", " ").replace("\n", " "))
+        # `wrap` makes one blank of each line end, so that nothing of a note is YAML.
+        for line in textwrap.wrap(visible(note), WIDTH - 2):
+            say(f"# {line}")
     say(answer.catalog_yaml.rstrip("\n"))
     say(
         f"# next: llmgwctl mirror suggest {typed(known.model, known.version)}"
