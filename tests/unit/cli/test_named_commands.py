@@ -1,4 +1,5 @@
-"""Every command that the controller tells people to type is one: it parses in the CLI as it stands."""
+"""Every command that the controller or the mirror tells people to type is one: it parses in the CLI as it
+stands."""
 
 import ast
 import re
@@ -9,9 +10,11 @@ import click
 import pytest
 
 import llmgw_controller
+import llmgw_mirror
 from llmgw_controller.cli.main import ctl
 
 PACKAGE = Path(llmgw_controller.__file__).parent
+MIRROR = Path(llmgw_mirror.__file__).parent
 
 #: From the program's name to the end of the text or of this one of several.
 COMMAND = re.compile(r"llmgwctl ([a-z][^·;(|]*)")
@@ -65,7 +68,7 @@ def parses(words: list[str]) -> None:
     command.parse_args(context, words)
 
 
-@pytest.mark.parametrize("command", named(PACKAGE))
+@pytest.mark.parametrize("command", sorted({*named(PACKAGE), *named(MIRROR)}))
 def test_a_command_that_is_named_can_be_typed(command):
     parses(shlex.split(command))
 
@@ -79,6 +82,7 @@ def test_the_look_finds_what_the_core_names():
         "model activate name",
         "model remove name",
     } <= set(named(PACKAGE / "core"))
+    assert {"mirror downloads", "mirror versions"} <= set(named(MIRROR))
 
 
 @pytest.mark.parametrize("command", ["replica drain m/1 --until big", "node free n1", "replica drain"])

@@ -8,7 +8,9 @@ import asyncio
 import logging
 import ssl
 import zlib
+from collections.abc import Coroutine
 from dataclasses import dataclass
+from typing import Any, TypeVar
 
 import aiohttp
 from yarl import URL
@@ -21,6 +23,8 @@ from llmgw_mirror.core.registry_answers import Said, refusal
 from llmgw_mirror.core.transfer import PASSING
 
 log = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 REDIRECTS = frozenset({301, 302, 303, 307, 308})
 PIECE_BYTES = 1 << 16
@@ -116,11 +120,12 @@ class RegistryHttp:
         if not ask:
             raise self._resting()
         alone = self._breaker.probing
+        trail = [url]
         try:
-            async with asyncio.timeout(self._timeout_s):
-                said, body, end, link = await self._follow(url, most_bytes)
+            said, body, link = await self._in_time(self._follow(trail, most_bytes))
         except TimeoutError:
-            raise self._in_trouble(f"no answer within {self._timeout_s:g} s", url, alone=alone) from None
+            silence = f"no answer within {self._timeout_s:g} s"
+            raise self._in_trouble(silence, trail[-1], alone=alone) from None
         except _Failed as e:
             raise self._in_trouble(str(e), e.where, alone=alone, rest_s=e.rest_s) from e
         except BaseException:
@@ -136,7 +141,23 @@ class RegistryHttp:
                 self._well()
             raise wrong
         self._well()
-        return Answered(body, end, link)
+        return Answered(body, trail[-1], link)
+
+    async def _in_time(self, work: Coroutine[Any, Any, T]) -> T:
+        """By this client's clock. Raises TimeoutError."""
+        task = asyncio.ensure_future(work)
+        alarm = asyncio.ensure_future(self._clock.sleep(self._timeout_s))
+        try:
+            await asyncio.wait({task, alarm}, return_when=asyncio.FIRST_COMPLETED)
+            if task.done():
+                return task.result()
+            raise TimeoutError
+        finally:
+            task.cancel()
+            alarm.cancel()
+            await asyncio.wait({task, alarm})
+            if not task.cancelled():
+                task.exception()
 
     def _well(self) -> None:
         if self._breaker.trouble is not None:
@@ -167,20 +188,21 @@ class RegistryHttp:
             f"the registry at {shown(self.base_url)} cannot be asked: {what}",
             code="registry_unavailable",
             retry_after_s=breaker.tried_again_in_s(self._breaker, self._clock.monotonic_s()) or rest_s,
-            next_steps=["see `llmgwctl mirror registry`; what is here already is served without it"],
+            next_steps=["what is here is served without it; how it fares: llmgwctl mirror registry"],
         )
 
-    async def _follow(self, url: str, most_bytes: int) -> tuple[Said | None, bytes, str, str | None]:
-        hops = 0
+    async def _follow(self, trail: list[str], most_bytes: int) -> tuple[Said | None, bytes, str | None]:
+        """A refusal, or a body and its Link header. `trail` grows with each redirect: whoever is silent is
+        the last on it."""
         while True:
+            url = trail[-1]
             async with self._open(url) as response:
                 if response.status not in REDIRECTS:
                     return await self._taken(response, url, most_bytes)
                 try:
-                    target = next_hop(url, response.headers.get("Location"), hops=hops)
+                    trail.append(next_hop(url, response.headers.get("Location"), hops=len(trail) - 1))
                 except BadRedirect as e:
                     raise _Failed(e.text, where=url) from None
-            url, hops = target, hops + 1
 
     def _open(self, url: str) -> "_Opening":
         sent = {"Accept": "application/json, */*;q=0.5", "Accept-Encoding": "gzip, identity"}
@@ -190,7 +212,7 @@ class RegistryHttp:
 
     async def _taken(
         self, response: aiohttp.ClientResponse, url: str, most_bytes: int
-    ) -> tuple[Said | None, bytes, str, str | None]:
+    ) -> tuple[Said | None, bytes, str | None]:
         got = response.headers
         if response.status in PASSING:
             wait_s = headers.retry_after_s(
@@ -201,8 +223,8 @@ class RegistryHttp:
         if response.status != 200:
             body = await _body(response, url, REFUSAL_MAX_BYTES, cut=True)
             said = Said(response.status, got.get("X-Error-Code"), got.get("X-Error-Message"), body)
-            return said, b"", url, None
-        return None, await _body(response, url, most_bytes), url, ", ".join(got.getall("Link", [])) or None
+            return said, b"", None
+        return None, await _body(response, url, most_bytes), ", ".join(got.getall("Link", [])) or None
 
 
 class _Opening:

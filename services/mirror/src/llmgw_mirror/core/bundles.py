@@ -124,7 +124,7 @@ def _unsigned(source: Source) -> Source:
 def plan_export(name: str, versions: Sequence[PackedVersion], *, since: Manifest | None) -> Manifest:
     """What the bundle will hold: each content once, in the order of its first use."""
     if not versions:
-        raise InvalidRequest("no version is named", next_steps=["llmgwctl mirror versions lists them"])
+        raise InvalidRequest("no version is named", next_steps=["which there are: llmgwctl mirror versions"])
     if len(versions) > VERSIONS_MAX:
         raise InvalidRequest(f"{len(versions)} versions are named; at most {VERSIONS_MAX} go into one bundle")
     before = frozenset() if since is None else since.content
