@@ -7,7 +7,8 @@ import pytest
 from llmgw_kit.errors import InvalidRequest, NotFound
 from llmgw_mirror.core.choosing import Chosen, choose
 from llmgw_mirror.core.file_groups import grouped
-from llmgw_mirror.core.registry_rows import OddFile, RepositoryListing
+from llmgw_mirror.core.listed_files import OddFile
+from llmgw_mirror.core.registry_rows import RepositoryListing
 
 from .test_mirror_file_groups import listed, split
 

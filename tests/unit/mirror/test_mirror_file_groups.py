@@ -3,7 +3,7 @@
 import pytest
 
 from llmgw_mirror.core.file_groups import FileGroup, companions, grouped
-from llmgw_mirror.core.registry_rows import ListedFile
+from llmgw_mirror.core.listed_files import ListedFile
 from llmgw_mirror.core.weight_files import format_of, is_companion, is_index, read_name
 
 

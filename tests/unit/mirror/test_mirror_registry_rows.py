@@ -8,16 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from llmgw_kit.errors import InvalidRequest
+from llmgw_mirror.core.listed_files import file_rows
 from llmgw_mirror.core.registry_names import check_repository, check_revision, file_url, info_url
-from llmgw_mirror.core.registry_rows import (
-    NotAnAnswer,
-    file_rows,
-    gated_word,
-    has_sizes,
-    listing,
-    parse,
-    search_rows,
-)
+from llmgw_mirror.core.registry_rows import NotAnAnswer, gated_word, has_sizes, listing, parse, search_rows
 
 SHA256, GIT, COMMIT = "ab" * 32, "cd" * 20, "ef" * 20
 

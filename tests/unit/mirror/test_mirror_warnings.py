@@ -6,7 +6,8 @@ import pytest
 
 from llmgw_mirror.core import warnings
 from llmgw_mirror.core.file_groups import FileGroup, grouped
-from llmgw_mirror.core.registry_rows import ListedFile, NotAnAnswer, OddFile, RepositoryListing
+from llmgw_mirror.core.listed_files import ListedFile, OddFile
+from llmgw_mirror.core.registry_rows import NotAnAnswer, RepositoryListing
 from llmgw_mirror.core.warnings import CodeNamed, GpuClass, Warning
 from llmgw_mirror.core.weight_index import belongs, compared, named_files, worth_reading
 
@@ -114,6 +115,12 @@ def test_h20_a_gap_blocks_before_a_byte_is_fetched() -> None:
     (told,) = of_group(group("m-Q4_K_M-00001-of-00004.gguf"))
     assert (told.code, told.blocks) == ("split_gap", True)
     assert "2, 3, 4" in told.text
+
+
+def test_a_shard_past_the_total_blocks_too() -> None:
+    (told,) = of_group(group(*split("model", 2, "safetensors"), "model-00005-of-00002.safetensors"))
+    assert (told.code, told.blocks) == ("split_gap", True)
+    assert "shard 5 of 2" in told.text
 
 
 def test_pickles_with_a_safe_twin_are_told_and_alone_they_block() -> None:

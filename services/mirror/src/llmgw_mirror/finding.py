@@ -13,8 +13,9 @@ from llmgw_mirror.adapters.space import Space, space_for
 from llmgw_mirror.adapters.store import Store
 from llmgw_mirror.core import warnings
 from llmgw_mirror.core.file_groups import FileGroup, companions, grouped
+from llmgw_mirror.core.listed_files import ListedFile
 from llmgw_mirror.core.registry_names import check_repository, check_revision, is_commit
-from llmgw_mirror.core.registry_rows import FoundRepository, ListedFile, RepositoryListing
+from llmgw_mirror.core.registry_rows import FoundRepository, RepositoryListing
 from llmgw_mirror.core.versions import Repository, VersionView, WeightsState
 from llmgw_mirror.core.warnings import GpuClass, Warning
 from llmgw_mirror.core.weight_index import compared, group_keys, index_key

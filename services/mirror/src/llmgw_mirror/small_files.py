@@ -10,7 +10,8 @@ from dataclasses import dataclass
 from llmgw_kit.errors import Denied, LlmgwError
 from llmgw_mirror.adapters.registry_client import RegistryClient
 from llmgw_mirror.core.file_groups import FileGroup
-from llmgw_mirror.core.registry_rows import ListedFile, NotAnAnswer, RepositoryListing
+from llmgw_mirror.core.listed_files import ListedFile
+from llmgw_mirror.core.registry_rows import NotAnAnswer, RepositoryListing
 from llmgw_mirror.core.versions import Repository
 from llmgw_mirror.core.warnings import CodeNamed
 from llmgw_mirror.core.weight_index import INDEX_MAX_BYTES, ShardIndex, named_files, worth_reading

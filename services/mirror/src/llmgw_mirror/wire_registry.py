@@ -6,7 +6,7 @@ from llmgw.v1 import mirror_pb2 as pb
 from llmgw_kit.errors import InvalidRequest
 from llmgw_mirror import wire
 from llmgw_mirror.adapters.registry_http import RegistryState
-from llmgw_mirror.core.registry_rows import ListedFile
+from llmgw_mirror.core.listed_files import ListedFile
 from llmgw_mirror.core.warnings import GpuClass, Warning
 from llmgw_mirror.fetching_repository import Order, Ordered
 from llmgw_mirror.finding import Found, Look

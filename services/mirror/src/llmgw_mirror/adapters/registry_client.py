@@ -8,14 +8,13 @@ from typing import Any, TypeVar
 
 from llmgw_kit.errors import Unavailable
 from llmgw_mirror.adapters.registry_http import RegistryHttp
+from llmgw_mirror.core.listed_files import ListedFile, file_rows
 from llmgw_mirror.core.pages import BadPage, next_page
 from llmgw_mirror.core.registry_names import file_url, info_url, is_commit, search_url, tree_url
 from llmgw_mirror.core.registry_rows import (
     FoundRepository,
-    ListedFile,
     NotAnAnswer,
     RepositoryListing,
-    file_rows,
     has_sizes,
     listing,
     parse,

@@ -5,13 +5,13 @@ from dataclasses import dataclass
 
 from llmgw_mirror.adapters.removals import Removals
 from llmgw_mirror.adapters.store import Store
-from llmgw_mirror.core.registry_rows import ListedFile
+from llmgw_mirror.core.listed_files import ListedFile
 
 
 @dataclass(frozen=True)
 class Space:
-    """`here`: paths whose content is in the store, under whatever name. `spare_bytes`: what a fetch that finds
-    the disk full would free by itself (garbage.py): removals that can still be undone, and damaged content."""
+    """`here`: paths whose content is in the store, under whatever name. `spare_bytes`: what a fetch that
+    finds the disk full would free by itself (garbage.py): removals not yet final, and damaged content."""
 
     here: frozenset[str]
     free_bytes: int

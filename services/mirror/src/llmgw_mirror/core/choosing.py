@@ -7,7 +7,8 @@ from difflib import get_close_matches
 
 from llmgw_kit.errors import InvalidRequest, NotFound
 from llmgw_mirror.core.file_groups import FileGroup, by_name, companions
-from llmgw_mirror.core.registry_rows import ListedFile, RepositoryListing
+from llmgw_mirror.core.listed_files import ListedFile
+from llmgw_mirror.core.registry_rows import RepositoryListing
 from llmgw_mirror.core.weight_files import is_code
 
 #: Of a commit, in the name of a version: what people can read, and nobody finds twice in one repository.

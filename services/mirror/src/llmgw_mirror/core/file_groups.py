@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
-from llmgw_mirror.core.registry_rows import ListedFile
+from llmgw_mirror.core.listed_files import ListedFile
 from llmgw_mirror.core.weight_files import WeightName, is_companion, is_index, read_name
 
 #: Best first: small enough to fit, good enough to use, as packagers themselves recommend them.

@@ -4,7 +4,8 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from llmgw_mirror.core.file_groups import FileGroup
-from llmgw_mirror.core.registry_rows import ListedFile, RepositoryListing
+from llmgw_mirror.core.listed_files import ListedFile
+from llmgw_mirror.core.registry_rows import RepositoryListing
 from llmgw_mirror.core.weight_files import is_code
 from llmgw_mirror.core.weight_index import Mismatch
 
