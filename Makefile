@@ -87,7 +87,8 @@ bench-router: $(STAMP) ## Measure the router beside nginx, and beside smg and vl
 	@.venv/bin/python tests/bench/router_core.py && .venv/bin/python tests/bench/router_table.py
 	@.venv/bin/python tests/bench/router_start.py && .venv/bin/python -m tests.bench.relay_steps
 
-bench-mirror: $(STAMP) ## Measure the mirror: fetching beside its parts, and its memory at 1 and 8 GiB
+bench-mirror: $(STAMP) ## Measure the mirror: serving beside nginx, fetching beside its parts, its memory at 1 and 8 GiB
+	@.venv/bin/python tests/bench/mirror_serving.py
 	@.venv/bin/python -m tests.bench.mirror_fetch && .venv/bin/python -m tests.bench.mirror_fetch --memory
 
 bench: bench-router bench-fleet bench-mirror ## Every benchmark, one after the other; needs nginx and wrk on PATH

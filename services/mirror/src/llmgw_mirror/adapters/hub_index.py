@@ -14,6 +14,7 @@ from llmgw_kit.clock import Clock
 from llmgw_mirror.adapters.disk import DiskThreads
 from llmgw_mirror.adapters.listings import listing
 from llmgw_mirror.adapters.store import Store
+from llmgw_mirror.adapters.together import Together
 from llmgw_mirror.core.hub import HeldFile, Offer, offer
 
 #: Two changes in one tick of the file system's clock leave the same time behind. What was read so soon
@@ -46,10 +47,12 @@ class HubIndex:
         self._reads: dict[str, _Read] = {}
         #: Many clients at once find the same version changed; one of them reads it.
         self._reading = threading.Lock()
+        self._looks = Together(self._looked)
+        self._sizes = Together(self._size)
 
     async def repository(self, name: str) -> Sequence[Offer]:
         """Every version of it; empty: none is known here."""
-        return (await self._threads.run(self._look, name)).get(name, [])
+        return (await self._looks.ask(name)).get(name, [])
 
     async def repositories(self) -> Mapping[str, Sequence[Offer]]:
         """All, by id."""
@@ -57,7 +60,13 @@ class HubIndex:
 
     async def there(self, file: HeldFile) -> bool:
         """Whether its content lies in the store as it should; content that is damaged is set aside."""
-        return await self._threads.run(self._store.blob_size, file.sha256) == file.size_bytes
+        return await self._sizes.ask(file.sha256) == file.size_bytes
+
+    async def _looked(self, name: str) -> Mapping[str, Sequence[Offer]]:
+        return await self._threads.run(self._look, name)
+
+    async def _size(self, sha256: str) -> int | None:
+        return await self._threads.run(self._store.blob_size, sha256)
 
     def close(self) -> None:
         """No call may follow."""
