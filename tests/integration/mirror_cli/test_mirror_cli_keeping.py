@@ -183,7 +183,7 @@ def test_a_stream_that_ends_without_its_end_is_1(run, mirror):
 
 
 def test_a_suggestion_is_yaml_as_a_whole(run, mirror):
-    notes = ["read in config.json: Qwen3ForCausalLM\nname: forged"]
+    notes = ["read in config.json: Qwen3ForCausalLM\nforged: true"]
     answer = pb.SuggestModelResponse(catalog_yaml="name: qwen3-14b\nprofiles: []\n", notes=notes)
     mirror({"ResolveVersion": QWEN, "SuggestModel": answer})
     code, out, _ = run("mirror", "suggest", NAME)
