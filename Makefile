@@ -83,7 +83,9 @@ fuzz: $(STAMP) ## Search deeper for bytes that two parsers read differently; CAS
 
 bench-router: $(STAMP) ## Measure the router beside nginx, and beside smg and vllm-router if on PATH; CORE=1 LOAD_CORE=0 pin
 	@.venv/bin/python tests/bench/router_vs_nginx.py $(if $(CORE),--core $(CORE)) $(if $(LOAD_CORE),--load-core $(LOAD_CORE))
+	@.venv/bin/python tests/bench/router_vs_nginx.py --endpoints 2 $(if $(CORE),--core $(CORE)) $(if $(LOAD_CORE),--load-core $(LOAD_CORE))
 	@.venv/bin/python tests/bench/streams_vs_nginx.py $(if $(CORE),--core $(CORE))
+	@.venv/bin/python tests/bench/router_edges.py $(if $(CORE),--core $(CORE))
 	@.venv/bin/python tests/bench/router_core.py && .venv/bin/python tests/bench/router_table.py
 	@.venv/bin/python tests/bench/router_start.py && .venv/bin/python -m tests.bench.relay_steps
 

@@ -28,6 +28,8 @@ http {{ access_log off; keepalive_requests 1000000000;
                   proxy_buffering off; }} }} }}
 """
 OURS = "llmgw"
+#: Ours with a second relay worker; only where it is asked for by name.
+OURS_TWICE = "llmgw-2"
 #: What other routers ask an engine before they send it anything.
 MODELS = '{"object":"list","data":[{"id":"m","object":"model","created":1,"owned_by":"bench","root":"m"}]}'
 INFO = (
@@ -92,17 +94,16 @@ async def nginx(folder: Path, name: str, config: str) -> asyncio.subprocess.Proc
 def _commands(folder: Path, engines: Sequence[int]) -> dict[str, tuple[int, list[str]]]:
     """Name -> (port, command) of every proxy that can be run here."""
     urls = [f"http://127.0.0.1:{engine}" for engine in engines]
-    ports = {name: free_port() for name in ("nginx", OURS, "smg", "vllm-router")}
+    ports = {name: free_port() for name in ("nginx", OURS, OURS_TWICE, "smg", "vllm-router")}
     config = folder / "nginx.conf"
     servers = " ".join(f"server 127.0.0.1:{engine};" for engine in engines)
     config.write_text(PROXY.format(dir=folder, port=ports["nginx"], servers=servers))
-    listen = ["--listen", f"127.0.0.1:{ports[OURS]}", "--admin-listen", f"127.0.0.1:{free_port()}"]
-    state = ["--workers", "1", "--state-dir", str(folder / "state")]
     replicas = [word for n, url in enumerate(urls) for word in ("--endpoint", f"e{n}={url}=m")]
-    commands = {
-        "nginx": ["nginx", "-p", str(folder), "-c", str(config)],
-        OURS: [sys.executable, "-m", "llmgw_router.main", "serve", *listen, *state, *replicas],
-    }
+    commands = {"nginx": ["nginx", "-p", str(folder), "-c", str(config)]}
+    for name, workers in ((OURS, "1"), (OURS_TWICE, "2")):
+        listen = ["--listen", f"127.0.0.1:{ports[name]}", "--admin-listen", f"127.0.0.1:{free_port()}"]
+        more = ["--workers", workers, "--state-dir", str(folder / name), *replicas]
+        commands[name] = [sys.executable, "-m", "llmgw_router.main", "serve", *listen, *more]
     for name, head in (("smg", ["smg", "launch"]), ("vllm-router", ["vllm-router"])):
         if shutil.which(name):
             where = ["--host", "127.0.0.1", "--port", str(ports[name]), "--worker-urls", *urls]
@@ -120,7 +121,7 @@ async def proxies(
     async with AsyncExitStack() as stack:
         targets = []
         for name, (port, command) in _commands(folder, engines).items():
-            if only and name not in only:
+            if name not in only if only else name == OURS_TWICE:
                 continue
             targets.append(await stack.enter_async_context(_running(name, port, command, folder, core)))
         yield targets

@@ -8,7 +8,7 @@ most of its core.
 With `--endpoints 2` or more the model has so many replicas: ours then reads the prompt and looks for who
 knows its beginning, nginx and the others turn round among them.
 
-    python tests/bench/router_vs_nginx.py [--rounds N] [--connections C] [--endpoints E] [--core K] [--only a,b]
+    python tests/bench/router_vs_nginx.py [--rounds N] [--endpoints E] [--core K] [--load-core K] [--only a,b]
 """
 
 import argparse

@@ -114,7 +114,7 @@ class ClientConnection(Arriving):
         try:
             while self.current is None and self.closing is None and not self.closed:
                 if self._ready:
-                    exchange = self._ready.popleft()
+                    exchange = self._ready.pop(0)
                     self.current = exchange
                     self.hub.begin(exchange)
                 elif self._ahead:
