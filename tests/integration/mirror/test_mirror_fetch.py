@@ -306,4 +306,4 @@ async def test_progress_is_told_while_it_moves(hub: Upstream, here: World) -> No
     assert (view.state, view.received_bytes, view.total_bytes) == (WeightsState.FETCHING, 1_500_000, len(BIG))
     opened.set()
     assert (await here.settled()).state is WeightsState.PRESENT
-    assert await here.mirror.downloads() == []
+    assert await here.built.downloads.now() == []

@@ -93,7 +93,7 @@ async def test_rot_is_set_aside_not_served_told_and_fetched_again(hub: Upstream,
             assert node.status == 503
         (entry,) = await told(here, Kind.QUARANTINED)
         assert (entry.model, entry.version, entry.path, entry.bytes) == ("org/m", "v1", "w", len(BIG))
-        (download,) = await here.mirror.downloads()
+        (download,) = await here.built.downloads.now()
         assert [file.source.path for file in download.files] == ["w"]
         await here.built.upkeep.look()
         assert (await here.settled()).state is WeightsState.PRESENT

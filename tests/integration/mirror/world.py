@@ -97,9 +97,9 @@ class World:
         """Wait until the only download has so many bytes; returns it."""
         async with asyncio.timeout(PATIENCE_S):
             while True:
-                for view in await self.mirror.downloads():
-                    if view.received_bytes == count:
-                        return view
+                for one in await self.built.downloads.now():
+                    if sum(file.received_bytes for file in one.files) == count:
+                        return one.whole
                 await asyncio.sleep(0.005)
 
     def parts(self) -> list[Path]:

@@ -31,6 +31,7 @@ from llmgw_mirror.adapters.upstream_http import HttpUpstream
 from llmgw_mirror.composition_bundles import build_bundling, open_folder
 from llmgw_mirror.composition_finding import tokens_of
 from llmgw_mirror.composition_keeping import Keepers, build_garbage, build_keepers
+from llmgw_mirror.downloads import Downloads
 from llmgw_mirror.fetcher import Fetcher
 from llmgw_mirror.flights import Flights
 from llmgw_mirror.manners import Slots
@@ -60,6 +61,9 @@ class Built:
     history: History
     store: Store
     tally: Tally
+    #: What is on its way, and the cap on what comes.
+    downloads: Downloads
+    throttle: Throttle
     #: For reading what nodes ask for; apart from those that write.
     readers: DiskThreads
     #: Who reads what now.
@@ -125,8 +129,8 @@ async def build(settings: MirrorSettings, clock: Clock) -> AsyncIterator[Built]:
             )  # fmt: skip
             try:
                 yield Built(
-                    mirror, flights, upkeep, ledger, history, store, transfer.tally, readers, reads, keepers,
-                    bundling,
+                    mirror, flights, upkeep, ledger, history, store, transfer.tally,
+                    Downloads(flights, clock), throttle, readers, reads, keepers, bundling,
                 )  # fmt: skip
             finally:
                 if bundling is not None:

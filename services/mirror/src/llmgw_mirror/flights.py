@@ -40,6 +40,18 @@ class _InAir:
     flight: Flight
 
 
+class Hint(asyncio.Event):
+    """Something changed: a pass, or a look, may come sooner. Counted, for those who must not clear it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.hints = 0
+
+    def set(self) -> None:
+        self.hints += 1
+        super().set()
+
+
 class Flights:
     """By version id and path. Whoever changes what a version is holds `changing`."""
 
@@ -59,7 +71,7 @@ class Flights:
         #: Fetching, removing and passes decide on what they see; one at a time.
         self.changing = asyncio.Lock()
         #: Set when something ended: a pass may come sooner.
-        self.landed = asyncio.Event()
+        self.landed = Hint()
         #: Files given up since the start.
         self.failures = 0
 

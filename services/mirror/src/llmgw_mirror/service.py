@@ -2,7 +2,6 @@
 
 import logging
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 
 from llmgw_kit.clock import Clock
@@ -10,7 +9,7 @@ from llmgw_kit.errors import Conflict, InvalidRequest, NotFound, Unavailable
 from llmgw_mirror.adapters.disk import DiskThreads
 from llmgw_mirror.adapters.store import Store, Stored, version_id
 from llmgw_mirror.core.history import Entry, Kind
-from llmgw_mirror.core.versions import Repository, Source, VersionView, WeightsState, differences, wish
+from llmgw_mirror.core.versions import Repository, Source, VersionView, differences, wish
 from llmgw_mirror.flights import Flights
 from llmgw_mirror.ports import History
 from llmgw_mirror.steering import Steering
@@ -130,15 +129,6 @@ class Mirror:
             for one in await self._flights.load_all()
             if model is None or one.wish.model == model
         ]
-
-    async def downloads(self) -> list[VersionView]:
-        """Versions that are not whole, each with the files that are not here."""
-        found = []
-        for view in await self.versions():
-            files = tuple(file for file in view.files if file.state is not WeightsState.PRESENT)
-            if files:
-                found.append(replace(view, files=files))
-        return found
 
     async def disk(self) -> tuple[int, int]:
         """Total and free bytes."""

@@ -24,7 +24,7 @@ from llmgw_mirror.adapters.disk import write_atomically
 from llmgw_mirror.adapters.file_answer import FileAnswers
 from llmgw_mirror.adapters.grpc_server import SERVICE, MirrorServicer
 from llmgw_mirror.adapters.http_server import WeightsHttp, error_edge
-from llmgw_mirror.adapters.metrics import MirrorCollector
+from llmgw_mirror.adapters.metrics import CapCollector, MirrorCollector
 from llmgw_mirror.adapters.piece_hashes import PieceHashes
 from llmgw_mirror.adapters.registry_metrics import RegistryCollector
 from llmgw_mirror.adapters.swarm_http import SwarmHttp
@@ -101,8 +101,9 @@ async def _serve_on(
     registry = telemetry.registry()
     registry.register(MirrorCollector(built.upkeep, built.flights, built.store, built.tally, answers.served))
     registry.register(RegistryCollector(finders.http))
+    registry.register(CapCollector(built.throttle))
     health, metrics = telemetry.health_routes(ready), telemetry.metrics_route(registry)
-    servicer = MirrorServicer(mirror, built.keepers.keeping, finders, built.bundling, built.readers)
+    servicer = MirrorServicer(built, finders)
     mirror_pb2_grpc.add_MirrorServiceServicer_to_server(servicer, server)
     grpc_health = rpc.Health(server, [SERVICE])
 

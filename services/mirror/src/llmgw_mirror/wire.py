@@ -5,6 +5,7 @@ from collections.abc import Iterable
 from llmgw.v1 import common_pb2, mirror_pb2
 from llmgw_mirror.core.origins import shown
 from llmgw_mirror.core.versions import FileView, Repository, Source, VersionView, WeightsState
+from llmgw_mirror.downloads import Download
 
 STATES = {
     WeightsState.FAILED: mirror_pb2.WEIGHTS_STATE_FAILED,
@@ -79,3 +80,11 @@ def version_to(view: VersionView) -> mirror_pb2.WeightsVersion:
         rate_bytes_s=view.rate_bytes_s,
         eta_s=view.eta_s,
     )
+
+
+def download_to(download: Download) -> mirror_pb2.WeightsVersion:
+    """Sums of the whole version, files as told."""
+    message = version_to(download.whole)
+    del message.files[:]
+    message.files.extend(file_to(file) for file in download.files)
+    return message

@@ -1050,18 +1050,35 @@ class ListDownloadsResponse(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     VERSIONS_FIELD_NUMBER: _builtins.int
+    CAP_BYTES_S_FIELD_NUMBER: _builtins.int
+    CAP_UNTIL_UNIX_S_FIELD_NUMBER: _builtins.int
+    cap_bytes_s: _builtins.int
+    """The cap on all fetches together now; 0: the schedule lets nothing through; absent: none."""
+    cap_until_unix_s: _builtins.float
+    """When that is another one; absent: it stays so."""
     @_builtins.property
-    def versions(self) -> _containers.RepeatedCompositeFieldContainer[Global___WeightsVersion]: ...
+    def versions(self) -> _containers.RepeatedCompositeFieldContainer[Global___WeightsVersion]:
+        """Each with the files that are not here; the sums are the whole version's."""
+
     def __init__(
         self,
         *,
         versions: _abc.Iterable[Global___WeightsVersion] | None = ...,
+        cap_bytes_s: _builtins.int | None = ...,
+        cap_until_unix_s: _builtins.float | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_cap_bytes_s", b"_cap_bytes_s", "_cap_until_unix_s", b"_cap_until_unix_s", "cap_bytes_s", b"cap_bytes_s", "cap_until_unix_s", b"cap_until_unix_s"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["versions", b"versions"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_cap_bytes_s", b"_cap_bytes_s", "_cap_until_unix_s", b"_cap_until_unix_s", "cap_bytes_s", b"cap_bytes_s", "cap_until_unix_s", b"cap_until_unix_s", "versions", b"versions"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
+    _WhichOneofReturnType__cap_bytes_s: _TypeAlias = _typing.Literal["cap_bytes_s"]  # noqa: Y015
+    _WhichOneofArgType__cap_bytes_s: _TypeAlias = _typing.Literal["_cap_bytes_s", b"_cap_bytes_s"]  # noqa: Y015
+    _WhichOneofReturnType__cap_until_unix_s: _TypeAlias = _typing.Literal["cap_until_unix_s"]  # noqa: Y015
+    _WhichOneofArgType__cap_until_unix_s: _TypeAlias = _typing.Literal["_cap_until_unix_s", b"_cap_until_unix_s"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__cap_bytes_s) -> _WhichOneofReturnType__cap_bytes_s | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__cap_until_unix_s) -> _WhichOneofReturnType__cap_until_unix_s | None: ...
 
 Global___ListDownloadsResponse: _TypeAlias = ListDownloadsResponse  # noqa: Y015
 
@@ -1072,7 +1089,7 @@ class WatchDownloadsRequest(_message.Message):
     MODEL_FIELD_NUMBER: _builtins.int
     VERSION_FIELD_NUMBER: _builtins.int
     model: _builtins.str
-    """All unless given."""
+    """All unless given. With both, all files of that version, also when it is whole; NOT_FOUND when it is unknown."""
     version: _builtins.str
     def __init__(
         self,
@@ -1100,18 +1117,32 @@ class WatchDownloadsResponse(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     VERSIONS_FIELD_NUMBER: _builtins.int
+    CAP_BYTES_S_FIELD_NUMBER: _builtins.int
+    CAP_UNTIL_UNIX_S_FIELD_NUMBER: _builtins.int
+    cap_bytes_s: _builtins.int
+    """As in ListDownloadsResponse."""
+    cap_until_unix_s: _builtins.float
     @_builtins.property
     def versions(self) -> _containers.RepeatedCompositeFieldContainer[Global___WeightsVersion]: ...
     def __init__(
         self,
         *,
         versions: _abc.Iterable[Global___WeightsVersion] | None = ...,
+        cap_bytes_s: _builtins.int | None = ...,
+        cap_until_unix_s: _builtins.float | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_cap_bytes_s", b"_cap_bytes_s", "_cap_until_unix_s", b"_cap_until_unix_s", "cap_bytes_s", b"cap_bytes_s", "cap_until_unix_s", b"cap_until_unix_s"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["versions", b"versions"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_cap_bytes_s", b"_cap_bytes_s", "_cap_until_unix_s", b"_cap_until_unix_s", "cap_bytes_s", b"cap_bytes_s", "cap_until_unix_s", b"cap_until_unix_s", "versions", b"versions"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
+    _WhichOneofReturnType__cap_bytes_s: _TypeAlias = _typing.Literal["cap_bytes_s"]  # noqa: Y015
+    _WhichOneofArgType__cap_bytes_s: _TypeAlias = _typing.Literal["_cap_bytes_s", b"_cap_bytes_s"]  # noqa: Y015
+    _WhichOneofReturnType__cap_until_unix_s: _TypeAlias = _typing.Literal["cap_until_unix_s"]  # noqa: Y015
+    _WhichOneofArgType__cap_until_unix_s: _TypeAlias = _typing.Literal["_cap_until_unix_s", b"_cap_until_unix_s"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__cap_bytes_s) -> _WhichOneofReturnType__cap_bytes_s | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__cap_until_unix_s) -> _WhichOneofReturnType__cap_until_unix_s | None: ...
 
 Global___WatchDownloadsResponse: _TypeAlias = WatchDownloadsResponse  # noqa: Y015
 

@@ -179,7 +179,8 @@ class MirrorServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def CancelFetch(self, request, context):
-        """Stops what is on its way; what came stays and is resumed by the next Fetch or Retry.
+        """Stops what is not here; what came stays. Only RetryFetch, or a Fetch without files, goes on: a repeated Fetch
+        with files answers the version as failed and cancelled.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

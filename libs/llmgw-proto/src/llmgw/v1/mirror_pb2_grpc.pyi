@@ -47,7 +47,9 @@ class MirrorServiceStub:
     FetchRepository: _grpc.UnaryUnaryMultiCallable[_mirror_pb2.FetchRepositoryRequest, _mirror_pb2.FetchRepositoryResponse]
     """The same for files chosen from a repository of the registry, pinned to one commit."""
     CancelFetch: _grpc.UnaryUnaryMultiCallable[_mirror_pb2.CancelFetchRequest, _mirror_pb2.CancelFetchResponse]
-    """Stops what is on its way; what came stays and is resumed by the next Fetch or Retry."""
+    """Stops what is not here; what came stays. Only RetryFetch, or a Fetch without files, goes on: a repeated Fetch
+    with files answers the version as failed and cancelled.
+    """
     RetryFetch: _grpc.UnaryUnaryMultiCallable[_mirror_pb2.RetryFetchRequest, _mirror_pb2.RetryFetchResponse]
     """Failed or cancelled files again, at once: all of a version, or those named."""
     ListDownloads: _grpc.UnaryUnaryMultiCallable[_mirror_pb2.ListDownloadsRequest, _mirror_pb2.ListDownloadsResponse]
@@ -99,7 +101,9 @@ class MirrorServiceAsyncStub(MirrorServiceStub):
     FetchRepository: _aio.UnaryUnaryMultiCallable[_mirror_pb2.FetchRepositoryRequest, _mirror_pb2.FetchRepositoryResponse]  # type: ignore[assignment]
     """The same for files chosen from a repository of the registry, pinned to one commit."""
     CancelFetch: _aio.UnaryUnaryMultiCallable[_mirror_pb2.CancelFetchRequest, _mirror_pb2.CancelFetchResponse]  # type: ignore[assignment]
-    """Stops what is on its way; what came stays and is resumed by the next Fetch or Retry."""
+    """Stops what is not here; what came stays. Only RetryFetch, or a Fetch without files, goes on: a repeated Fetch
+    with files answers the version as failed and cancelled.
+    """
     RetryFetch: _aio.UnaryUnaryMultiCallable[_mirror_pb2.RetryFetchRequest, _mirror_pb2.RetryFetchResponse]  # type: ignore[assignment]
     """Failed or cancelled files again, at once: all of a version, or those named."""
     ListDownloads: _aio.UnaryUnaryMultiCallable[_mirror_pb2.ListDownloadsRequest, _mirror_pb2.ListDownloadsResponse]  # type: ignore[assignment]
@@ -184,7 +188,9 @@ class MirrorServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _mirror_pb2.CancelFetchRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_mirror_pb2.CancelFetchResponse, _abc.Awaitable[_mirror_pb2.CancelFetchResponse]]:
-        """Stops what is on its way; what came stays and is resumed by the next Fetch or Retry."""
+        """Stops what is not here; what came stays. Only RetryFetch, or a Fetch without files, goes on: a repeated Fetch
+        with files answers the version as failed and cancelled.
+        """
 
     @_abc_1.abstractmethod
     def RetryFetch(

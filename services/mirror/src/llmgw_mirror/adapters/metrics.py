@@ -9,6 +9,7 @@ from llmgw_mirror.adapters.file_answer import Served
 from llmgw_mirror.adapters.store import Store
 from llmgw_mirror.core.versions import VersionView, WeightsState
 from llmgw_mirror.flights import Flights
+from llmgw_mirror.throttle import Throttle
 from llmgw_mirror.transfer import Tally
 from llmgw_mirror.upkeep import Upkeep
 
@@ -60,3 +61,19 @@ class MirrorCollector(Collector):
         for state, count in counts.items():
             files.add_metric([state.value], count)
         return files
+
+
+class CapCollector(Collector):
+    """The cap on what comes, absent while there is none."""
+
+    def __init__(self, throttle: Throttle) -> None:
+        self._throttle = throttle
+
+    def collect(self) -> Iterator[Metric]:
+        cap = self._throttle.cap()
+        if cap is not None:
+            yield GaugeMetricFamily(
+                "llmgw_mirror_fetch_cap_bytes_per_second",
+                "Cap on all fetches together now; 0 while the schedule lets nothing through.",
+                value=cap.bytes_s,
+            )
