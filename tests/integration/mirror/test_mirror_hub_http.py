@@ -12,6 +12,9 @@ from .hub_served import COMMIT, FILES, HASHES, NEXT_COMMIT, Served, git_id, serv
 from .scripted import Upstream
 from .world import sha256_of
 
+#: Clients start slowly where everything else is being tested at once.
+pytestmark = pytest.mark.timeout(300)
+
 WEIGHTS = FILES["sub/deeper/weights.bin"]
 SIZE = len(WEIGHTS)
 FILE = f"/org/m/resolve/{COMMIT}/sub/deeper/weights.bin"

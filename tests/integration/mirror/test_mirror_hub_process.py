@@ -2,6 +2,8 @@
 
 from pathlib import Path
 
+import pytest
+
 from llmgw.v1 import common_pb2, mirror_pb2
 from llmgw_kit.testing.processes import Cage
 
@@ -10,6 +12,9 @@ from .hub_served import COMMIT, git_id
 from .scripted import Upstream
 from .test_mirror_process import Running, start
 from .world import PATIENCE_S, content_of, sha256_of
+
+#: Programs start slowly where everything else is being tested at once.
+pytestmark = pytest.mark.timeout(300)
 
 FILES = {"config.json": b"{}", "model.safetensors": content_of(3_000_000, 6)}
 

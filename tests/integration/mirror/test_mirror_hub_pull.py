@@ -19,6 +19,8 @@ from .hub_served import Served, safetensors, serving
 from .scripted import Upstream
 from .world import content_of, sha256_of
 
+#: Clients start slowly where everything else is being tested at once.
+pytestmark = pytest.mark.timeout(300)
 generations = pytest.mark.parametrize("generation", GENERATIONS)
 
 FILES = {

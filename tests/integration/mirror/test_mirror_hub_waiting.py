@@ -12,6 +12,8 @@ from .hub_served import COMMIT, NEXT_COMMIT, Served
 from .scripted import Act, Exchange
 from .world import content_of, sha256_of, until
 
+#: Clients start slowly where everything else is being tested at once.
+pytestmark = pytest.mark.timeout(300)
 generations = pytest.mark.parametrize("generation", GENERATIONS)
 
 CONFIG, WEIGHTS = b'{"model_type": "llama"}', content_of(3_000_000, 4)

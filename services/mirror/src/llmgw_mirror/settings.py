@@ -6,7 +6,15 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
-from pydantic import AfterValidator, BeforeValidator, Field, SecretStr, field_validator, model_validator
+from pydantic import (
+    AfterValidator,
+    BeforeValidator,
+    Field,
+    SecretStr,
+    ValidationInfo,
+    field_validator,
+    model_validator,
+)
 from pydantic_settings import NoDecode, SettingsConfigDict
 
 from llmgw_kit.addresses import HostPort, parse_host_port
@@ -37,7 +45,9 @@ def _folders(value: Any) -> Any:
 
 def _words(value: Any) -> Any:
     """From the environment: divided by commas."""
-    return tuple(part.strip() for part in value.split(",") if part.strip()) if isinstance(value, str) else value
+    if not isinstance(value, str):
+        return value
+    return tuple(part.strip() for part in value.split(",") if part.strip())
 
 
 Address = Annotated[str, AfterValidator(_address)]
@@ -144,12 +154,12 @@ class MirrorSettings(ServiceSettings):
     )
     pull_through: Annotated[tuple[str, ...], NoDecode, BeforeValidator(_words)] = Field(
         (),
-        description="patterns of repositories that Hub clients may have fetched by asking, such as org/*; off",
+        description="repositories that Hub clients have fetched by asking, as patterns such as org/*; off",
     )
     hub_prefix: str = Field(
         "",
         pattern=r"^(/[A-Za-z0-9._~-]+)*$",
-        description="path below which the Hub's protocol is offered, such as /hub; it ends HF_ENDPOINT then",
+        description="path below which the Hub's protocol is offered as well, such as /hub; ends HF_ENDPOINT",
     )
     hub_big_bytes: int = Field(
         50_000_000_000,
@@ -190,6 +200,14 @@ class MirrorSettings(ServiceSettings):
         except InvalidRequest as e:
             raise _told(e) from None
         return check_base(url)
+
+    @field_validator("pull_through")
+    @classmethod
+    def _pulled(cls, patterns: tuple[str, ...], known: ValidationInfo) -> tuple[str, ...]:
+        # A mistyped registry_url is not there, and told by itself.
+        if patterns and known.data.get("registry_url", "mistyped") is None:
+            raise ValueError("there is no registry to pull from; set registry_url as well")
+        return patterns
 
     @field_validator("upstream_proxy")
     @classmethod

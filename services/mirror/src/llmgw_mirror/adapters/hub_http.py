@@ -45,7 +45,8 @@ from llmgw_mirror.pull_through import PullThrough
 
 
 class HubHttp:
-    """The handlers. `prefix`: the path below which the protocol is offered, such as /hub; or empty."""
+    """The handlers. `prefix`: a path below which the protocol is offered besides, such as /hub; or empty.
+    Nodes ask without it."""
 
     def __init__(self, index: HubIndex, files: HubFiles, pull: PullThrough, *, prefix: str = "") -> None:
         self._index = index
@@ -57,13 +58,17 @@ class HubHttp:
         """Files have no folder of their own, so their pattern is wide; longer patterns come before it. A dot
         stands for a newline too: patterns are held against the unquoted path."""
         return [
-            web.route("*", self._prefix + "/api/{rest:(?s:.*)}", self.handle),
-            web.get(self._prefix + "/{rest:(?s:.+/resolve/.+)}", self.handle),
+            route
+            for prefix in dict.fromkeys(("", self._prefix))
+            for route in (
+                web.route("*", prefix + "/api/{rest:(?s:.*)}", self.handle),
+                web.get(prefix + "/{rest:(?s:.+/resolve/.+)}", self.handle),
+            )
         ]
 
     async def handle(self, request: web.Request) -> web.StreamResponse:
         try:
-            asked = hub_request(self._path(request))
+            asked = hub_request(self._split(request)[1])
             query = Query.of(request.rel_url.raw_query_string)
             return await self._answer(request, asked, query)
         except LlmgwError as e:
@@ -74,8 +79,11 @@ class HubHttp:
         await self._pull.close()
         self._index.close()
 
-    def _path(self, request: web.Request) -> str:
-        return request.rel_url.raw_path.removeprefix(self._prefix)
+    def _split(self, request: web.Request) -> tuple[str, str]:
+        """The prefix that was used, and the path behind it."""
+        path = request.rel_url.raw_path
+        prefix = self._prefix if path.startswith(f"{self._prefix}/") else ""
+        return prefix, path.removeprefix(prefix)
 
     async def _answer(self, request: web.Request, asked: HubRequest, query: Query) -> web.StreamResponse:
         if request.method not in ("GET", "HEAD") and not isinstance(asked, PathsInfo):
@@ -155,7 +163,8 @@ class HubHttp:
         shown, cursor = hub_rows.page(rows, query.one("cursor"), size, key=key)
         if cursor is None:
             return web.json_response(shown)
-        url = base_url(request.scheme, request.headers, prefix=self._prefix) + self._path(request)
+        prefix, path = self._split(request)
+        url = base_url(request.scheme, request.headers, prefix=prefix) + path
         return web.json_response(shown, headers={"Link": next_link(url, query, cursor)})
 
 
