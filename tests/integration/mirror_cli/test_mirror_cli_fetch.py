@@ -157,6 +157,16 @@ def test_retry_and_cancel_take_the_beginning_of_a_version(run, mirror):
     assert (stop.version, stop.discard) == (COMMIT, True)
 
 
+def test_nothing_is_stopped_of_what_is_here(run, mirror):
+    mirror({
+        "ResolveVersion": pb.ResolveVersionResponse(version=WHOLE),
+        "CancelFetch": pb.CancelFetchResponse(version=WHOLE),
+    })  # fmt: skip
+    code, out, _ = run("mirror", "fetch", "--cancel", "qwen3-14b@40c0")
+    assert code == 0
+    assert out == "qwen3-14b @ 40c0698: all of it is here, nothing was on its way\n"
+
+
 def test_json_is_one_object_a_line_and_the_last_has_ended(run, mirror):
     mirror(answers(watched(HALF), WHOLE))
     code, out, _ = run("mirror", "fetch", "x", "--output", "json")

@@ -36,6 +36,7 @@ def test_size(value, shown):
 def test_sizes_share_the_unit_of_the_total():
     assert size_of(2.3e12, 13.5e12) == "2.3 of 13.5 TB"
     assert size_of(0, 80e9) == "0 of 80 GB"
+    assert size_of(167, 1.4e6) == "<0.01 of 1.4 MB"
     assert size_of(None, 80e9) == "- of 80 GB"
     assert size_of(3, None) == "-"
 

@@ -33,12 +33,12 @@ def size(value: float | None) -> str:
 
 
 def size_of(part: float | None, total: float | None) -> str:
-    """`2.3 of 13.5 TB`: both in the unit of the total."""
+    """`2.3 of 13.5 TB`: both in the unit of the total. What is too little to be seen in it is not 0."""
     if total is None:
         return "-"
     for unit, scale in (("TB", 1e12), ("GB", 1e9), ("MB", 1e6)):
         if total >= scale:
-            shown = "-" if part is None else f"{part / scale:.3g}"
+            shown = "-" if part is None else "<0.01" if 0 < part < scale / 100 else f"{part / scale:.3g}"
             return f"{shown} of {total / scale:.3g} {unit}"
     return f"{size(part)} of {size(total)}"
 

@@ -167,6 +167,9 @@ def _cancel(session: MirrorSession, name: tuple[str, str], paths: tuple[str, ...
         }
         _print_json(said)
         return
+    if answer.version.state == pb.WEIGHTS_STATE_PRESENT:
+        say(f"{label(known.model, known.version)}: all of it is here, nothing was on its way")
+        return
     freed = f", {size(answer.freed_bytes)} freed" if discard else "; what came is kept"
     say(f"{label(known.model, known.version)}: stopped{freed}")
     say(f"to go on: llmgwctl mirror fetch --retry {typed(known.model, known.version)}")

@@ -195,7 +195,8 @@ class Verifying:
     def finish(self) -> NoReturn:
         bad = [path for path, trouble in self._done.items() if trouble is not None]
         if self._session.output != "json":
-            self._show("", last=True)
+            if self._live.on_screen:
+                self._show("", last=True)
             name = label(self._known.model, self._known.version)
             if bad:
                 say(f"{name}: {count(len(bad), 'file')} of {len(self._done)} not as published")

@@ -63,12 +63,21 @@ def odd(page: Page, one: pb.WeightsVersion) -> None:
 
 def offer(page: Page, words: Iterable[str]) -> None:
     """What to type next: in several lines that a shell takes as one, where it is too long for the page."""
+    pieces: list[str] = []
+    option = False
+    for word in words:
+        # An option and its value stay together.
+        if option and not word.startswith("--"):
+            pieces[-1] += f" {shlex.quote(word)}"
+        else:
+            pieces.append(shlex.quote(word))
+        option = word.startswith("--")
     line = "next:"
-    for word in map(shlex.quote, words):
-        if len(line) + 1 + len(word) > page.width - 2:
+    for piece in pieces:
+        if len(line) + 1 + len(piece) > page.width - 2:
             page.line((f"{line} \\", "dim"))
             line = "     "
-        line += f" {word}"
+        line += f" {piece}"
     page.line((line, "dim"))
 
 
