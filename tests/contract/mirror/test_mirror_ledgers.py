@@ -14,6 +14,7 @@ from llmgw_kit.testing.embedded import EmbeddedPostgres
 from llmgw_kit.testing.processes import Cage
 from llmgw_mirror.adapters.ledger_memory import Board, MemoryLedger
 from llmgw_mirror.adapters.ledger_postgres import PostgresLedger
+from llmgw_mirror.adapters.postgres_calls import connection
 from llmgw_mirror.core.versions import (
     Failure,
     Moving,
@@ -209,3 +210,42 @@ async def test_a_silent_postgres_is_unavailable_and_then_is_not(
                 await ledgers.one.renew(lease, ttl_s=TTL_S, moving=START)
             await server.restart()
             assert await ledgers.one.renew(lease, ttl_s=TTL_S, moving=START) is True
+
+
+@pytest.mark.parametrize(
+    ("statement", "bug"),
+    [
+        ("SELECT nonsense FROM weights_leases", asyncpg.UndefinedColumnError),
+        ("SELECT * FROM weights_nonsense", asyncpg.UndefinedTableError),
+        ("SELEC 1", asyncpg.PostgresSyntaxError),
+        ("SELECT 1 / 0", asyncpg.DivisionByZeroError),
+        (
+            "INSERT INTO weights_history (store_id, kind, model, version, text) "
+            "VALUES ('s', 'nonsense', 'm', 'v', '')",
+            asyncpg.CheckViolationError,
+        ),
+    ],
+)
+async def test_a_statement_that_is_wrong_is_a_bug_and_not_a_silent_postgres(
+    migrated_dsn: str, statement: str, bug: type[Exception]
+) -> None:
+    """Tried again for ever it would stay wrong, and be told as the database's fault."""
+    pool = await connect_pool(migrated_dsn, application="test", max_size=1)
+    try:
+        with pytest.raises(bug):
+            async with connection(pool) as link:
+                await link.execute(statement)
+    finally:
+        await pool.close()
+
+
+async def test_a_right_that_is_missing_is_told_as_that(migrated_dsn: str) -> None:
+    pool = await connect_pool(migrated_dsn, application="test", max_size=1)
+    try:
+        with pytest.raises(Unavailable, match="Postgres refuses: permission denied for table weights_leases"):
+            async with connection(pool) as link, link.transaction():
+                await link.execute("CREATE ROLE llmgw_nobody")
+                await link.execute("SET LOCAL ROLE llmgw_nobody")
+                await link.execute("SELECT * FROM weights_leases")
+    finally:
+        await pool.close()

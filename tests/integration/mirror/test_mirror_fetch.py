@@ -45,6 +45,7 @@ async def test_without_a_published_checksum_it_is_computed_and_said_so(hub: Upst
 
 
 async def test_cut_again_and_again_it_goes_on_where_it_was(hub: Upstream, here: World) -> None:
+    """H7: a cut body is resumed, as often as it takes."""
     hub.acts.extend([scripted.cut(700_000)] * 4)
     file = await here.fetch_one(hub.put("/w", BIG), sha256=SHA)
     assert file.state is WeightsState.PRESENT
@@ -61,6 +62,7 @@ async def test_a_range_that_is_ignored_starts_again_from_0(hub: Upstream, here: 
 
 
 async def test_a_206_for_another_place_is_not_written(hub: Upstream, here: World) -> None:
+    """H8: each range's Content-Range is looked at."""
     hub.acts.extend([scripted.cut(1_000_000), scripted.wrong_range])
     assert (await here.fetch_one(hub.put("/w", BIG))).state is WeightsState.PRESENT
     assert published(here) == BIG
@@ -68,6 +70,7 @@ async def test_a_206_for_another_place_is_not_written(hub: Upstream, here: World
 
 
 async def test_a_file_that_changes_in_between_is_one_file_in_the_end(hub: Upstream, here: World) -> None:
+    """H7: another ETag starts over; never the head of one and the tail of another."""
     other = content_of(2_500_000, seed=2)
 
     async def change(x: scripted.Exchange) -> None:
@@ -124,6 +127,7 @@ async def test_corrupt_content_is_removed_and_told(hub: Upstream, here: World) -
 
 
 async def test_a_bad_seam_costs_one_more_transfer_not_the_file(hub: Upstream, here: World) -> None:
+    """H8: what several transfers made is fetched once more, whole, before it is given up."""
     hub.acts.extend([scripted.cut(1_000_000), scripted.corrupt(2_000_000)])
     file = await here.fetch_one(hub.put("/w", BIG), sha256=SHA)
     assert file.state is WeightsState.PRESENT

@@ -123,6 +123,7 @@ async def test_a_version_is_as_bad_as_its_worst_file(hub: Upstream, here: World)
 
 
 async def test_a_restart_goes_on_where_it_was(hub: Upstream, tmp_path: Path) -> None:
+    """H6: nothing that a process held outlives it; its part is read again and carried on."""
     hub.acts.append(scripted.stall(1_500_000))
     async with world(tmp_path / "store") as before:
         await before.mirror.fetch("org/m", "v1", [Source("w", hub.put("/w", BIG))])

@@ -19,8 +19,11 @@ async def connection(postgres: Postgres) -> "AsyncIterator[PoolConnectionProxy[a
     try:
         async with postgres.connection() as link:
             yield link
-    except (asyncpg.PostgresSyntaxError, asyncpg.DataError, asyncpg.IntegrityConstraintViolationError):
-        raise
+    except (asyncpg.SyntaxOrAccessError, asyncpg.DataError, asyncpg.IntegrityConstraintViolationError) as e:
+        # A right that this login lacks is the operator's to give, and no bug.
+        if not isinstance(e, asyncpg.InsufficientPrivilegeError):
+            raise
+        raise Unavailable(f"Postgres refuses: {e}", code="postgres_refuses", retry_after_s=10.0) from e
     except (*SUSPECT, asyncpg.PostgresError, TimeoutError) as e:
         raise Unavailable(
             f"Postgres does not answer: {str(e) or type(e).__name__}",
