@@ -41,7 +41,7 @@ def ours(ca: Authority) -> WatchedTls:
     return WatchedTls(ca.sign("node").trusting(ca.cert), Side.CLIENT, what="client")
 
 
-def put(folder: Path, pair: Pair, ca: Authority) -> dict[str, str]:
+def put(folder: Path, pair: Pair, ca: Authority) -> dict[str, Any]:
     """Certificate and key where the mirror finds them; returns its settings."""
     folder.mkdir(exist_ok=True)
     for origin, name in ((pair.key, "tls.key"), (pair.cert, "tls.crt"), (ca.cert, "ca.crt")):
@@ -72,6 +72,11 @@ async def fetched(mirror: Running, hub: Upstream, ours: WatchedTls) -> None:
 
 def url(mirror: Running, path: str) -> URL:
     return URL(f"https://{mirror.http}{path}", encoded=True)
+
+
+async def admin(mirror: Running, path: str) -> tuple[int, str]:
+    async with aiohttp.ClientSession() as session, session.get(f"http://{mirror.admin}{path}") as answer:
+        return answer.status, await answer.text()
 
 
 async def shown(mirror: Running, ours: WatchedTls) -> tuple[str, asyncio.StreamReader, asyncio.StreamWriter]:
@@ -116,10 +121,14 @@ async def test_new_certificates_are_taken_up_while_files_are_read(
     mirror.child.send_signal(signal.SIGHUP)
     await until(lambda: "stays in force" in mirror.child.tail())
     assert (await shown(mirror, ours))[0] == "first"
+    _, page = await admin(mirror, "/metrics")
+    assert "llmgw_mirror_tls_refused 1.0" in page
+    assert "llmgw_mirror_tls_expires_timestamp_seconds" in page
     put(tmp_path / "tls", second, ca)
     mirror.child.send_signal(signal.SIGHUP)
     await until(lambda: "new TLS files are in force" in mirror.child.tail())
     assert (await shown(mirror, ours))[0] == "second"
+    assert "llmgw_mirror_tls_refused 0.0" in (await admin(mirror, "/metrics"))[1]
     assert await reader.readexactly(len(BIG)) == BIG
     writer.close()
 
@@ -183,7 +192,7 @@ async def test_a_reader_that_takes_nothing_holds_a_stop_for_drain_s_only(
 def test_files_that_cannot_be_used_stop_the_start(
     tmp_path: Path, ca: Authority, wrong: dict[str, Any], told: str
 ) -> None:
-    tls: dict[str, Any] = put(tmp_path / "tls", ca.sign("mirror"), ca)
+    tls = put(tmp_path / "tls", ca.sign("mirror"), ca)
     names = {"{cert}": tls["tls_cert"], "{key}": tls["tls_key"]}
     given = {key: names.get(value, value) for key, value in (tls | wrong).items() if value is not None}
     ended: subprocess.CompletedProcess[str] = run("serve", "--config", str(configured(tmp_path, **given)))

@@ -25,6 +25,7 @@ from llmgw_mirror.adapters.file_answer import FileAnswers
 from llmgw_mirror.adapters.grpc_server import SERVICE, MirrorServicer
 from llmgw_mirror.adapters.http_server import WeightsHttp, error_edge
 from llmgw_mirror.adapters.metrics import CapCollector, MirrorCollector
+from llmgw_mirror.adapters.metrics_tls import TlsCollector
 from llmgw_mirror.adapters.piece_hashes import PieceHashes
 from llmgw_mirror.adapters.registry_metrics import RegistryCollector
 from llmgw_mirror.adapters.swarm_http import SwarmHttp
@@ -102,6 +103,8 @@ async def _serve_on(
     registry.register(MirrorCollector(built.upkeep, built.flights, built.store, built.tally, answers.served))
     registry.register(RegistryCollector(finders.http))
     registry.register(CapCollector(built.throttle))
+    if tls is not None:
+        registry.register(TlsCollector(tls))
     health, metrics = telemetry.health_routes(ready), telemetry.metrics_route(registry)
     servicer = MirrorServicer(built, finders)
     mirror_pb2_grpc.add_MirrorServiceServicer_to_server(servicer, server)
