@@ -20,6 +20,12 @@ from .world import until
 GONE = [hang_up, hang_up]
 
 
+async def half(x: Exchange) -> None:
+    """An answer that breaks off."""
+    await x.head(200, Content_Length=50)
+    await x.send(b"[")
+
+
 @pytest.fixture
 def clock() -> FakeClock:
     return FakeClock()
@@ -121,21 +127,33 @@ async def test_many_who_fail_at_once_count_as_one_failure(
 
 
 @pytest.mark.parametrize(
-    ("act", "words"),
+    ("act", "words", "rests"),
     [
-        (hang_up, "no answer"), (status(500), "answers 500"), (status(502), "answers 502"),
-        (redirect("http://x:y/"), "redirects badly"), (redirect(""), "without saying where"),
-        (redirect("file:///etc/passwd"), "file"), (status(200, b"[]", Content_Encoding="br"), "'br'"),
+        (hang_up, "no answer", True), (status(503), "answers 503", True), (status(502), "answers 502", True),
+        (half, "broke off", True), (status(500), "answers 500", False),
+        (status(500, Retry_After=9), "answers 500 and asks for 9 s", True),
+        (redirect("http://x:y/"), "redirects badly", False), (redirect(""), "without saying where", False),
+        (redirect("file:///etc/passwd"), "file", False),
+        (status(200, b"[]", Content_Encoding="br"), "'br'", False),
+        (status(200, b"[]", Content_Encoding="gzip"), "packed badly", False),
+        (status(200, b"[" + b" " * 9_000_000), "more than", False),
     ],
 )  # fmt: skip
-async def test_trouble_of_every_kind_is_told_in_words(
-    at: Looking, hub: HubRegistry, act: Act, words: str
+async def test_trouble_is_told_in_words_and_rests_where_the_next_would_pay_as_much(
+    at: Looking, hub: HubRegistry, act: Act, words: str, rests: bool
 ) -> None:
     hub.acts.extend([act] * (2 if act is hang_up else 1))
     told = await fails(at)
     assert words in told.text
     assert words in (state_of(at).trouble or "")
     assert told.next_steps
+    assert (told.code, told.retry_after_s is not None) == (
+        ("registry_unavailable", True) if rests else ("registry_odd", False)
+    )
+    assert (state_of(at).tried_again_at is not None) is rests
+    if not rests:
+        assert (await at.finding.search("m"))[0]
+        assert state_of(at).trouble is None
 
 
 async def test_redirects_in_a_circle_end(at: Looking, hub: HubRegistry) -> None:

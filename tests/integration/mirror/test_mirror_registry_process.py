@@ -109,12 +109,12 @@ async def test_a_registry_in_trouble_can_be_alerted_on(cage: Cage, tmp_path: Pat
         return [line for line in text.splitlines() if line.startswith("llmgw_mirror_registry_up")]
 
     assert await up() == ["llmgw_mirror_registry_up 1.0"]
-    hub.acts.append(status(500))
+    hub.acts.append(status(503))
     with pytest.raises(Unavailable):
         await asked(running, "Search", pb.SearchRequest(words="m"))
     assert await up() == ["llmgw_mirror_registry_up 0.0"]
     state = await asked(running, "GetRegistry", pb.GetRegistryRequest())
-    assert state.trouble == "it answers 500"
+    assert state.trouble == "it answers 503"
     assert state.tried_again_unix_s > state.trouble_since_unix_s
     running.child.stop(grace_s=10)
 

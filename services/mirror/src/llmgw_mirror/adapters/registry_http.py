@@ -53,11 +53,13 @@ class Answered:
 
 
 class _Failed(Exception):
-    """Not an answer: the registry, or what stands before it, is in trouble. `rest_s`: as it asked for."""
+    """No answer that can be used. `rests`: asking again at once would cost the next one as much, or was asked
+    not to be done; `rest_s`: for how long, where the registry said so."""
 
-    def __init__(self, what: str, *, where: str, rest_s: float | None = None) -> None:
+    def __init__(self, what: str, *, where: str, rests: bool, rest_s: float | None = None) -> None:
         super().__init__(what)
         self.where = where
+        self.rests = rests
         self.rest_s = rest_s
 
 
@@ -125,9 +127,9 @@ class RegistryHttp:
             said, body, link = await self._in_time(self._follow(trail, most_bytes))
         except TimeoutError:
             silence = f"no answer within {self._timeout_s:g} s"
-            raise self._in_trouble(silence, trail[-1], alone=alone) from None
+            raise self._in_trouble(_Failed(silence, where=trail[-1], rests=True), alone=alone) from None
         except _Failed as e:
-            raise self._in_trouble(str(e), e.where, alone=alone, rest_s=e.rest_s) from e
+            raise self._in_trouble(e, alone=alone) from e
         except BaseException:
             # Cancelled, or a bug: the next one may try.
             if alone:
@@ -175,20 +177,24 @@ class RegistryHttp:
             next_steps=["wait; what is here already is served without it"],
         )
 
-    def _in_trouble(self, what: str, where: str, *, alone: bool, rest_s: float | None = None) -> Unavailable:
-        """Only the registry's own failures make it rest, and several at once count as one."""
-        if origin_of(where) == self._origin and (alone or self._breaker.rests_until is None):
-            self._breaker = breaker.failed(
-                self._breaker, what, now=self._clock.monotonic_s(), wall=self._clock.unix_s(), rest_s=rest_s
-            )
+    def _in_trouble(self, failed: _Failed, *, alone: bool) -> Unavailable:
+        """Only the registry's own failures count, and several at once count as one."""
+        what, wall = str(failed), self._clock.unix_s()
+        if origin_of(failed.where) == self._origin and (alone or self._breaker.rests_until is None):
+            if failed.rests:
+                now = self._clock.monotonic_s()
+                self._breaker = breaker.failed(self._breaker, what, now=now, wall=wall, rest_s=failed.rest_s)
+            else:
+                self._breaker = breaker.odd(self._breaker, what, wall=wall)
             log.warning("the registry at %s is in trouble: %s", shown(self.base_url), what)
         elif alone:
             self._breaker = breaker.given_up(self._breaker)
+        left_s = breaker.tried_again_in_s(self._breaker, self._clock.monotonic_s())
         return Unavailable(
             f"the registry at {shown(self.base_url)} cannot be asked: {what}",
-            code="registry_unavailable",
-            retry_after_s=breaker.tried_again_in_s(self._breaker, self._clock.monotonic_s()) or rest_s,
-            next_steps=["what is here is served without it; how it fares: llmgwctl mirror registry"],
+            code="registry_unavailable" if failed.rests else "registry_odd",
+            retry_after_s=left_s or failed.rest_s,
+            next_steps=["see `llmgwctl mirror registry`; what is here already is served without it"],
         )
 
     async def _follow(self, trail: list[str], most_bytes: int) -> tuple[Said | None, bytes, str | None]:
@@ -202,7 +208,7 @@ class RegistryHttp:
                 try:
                     trail.append(next_hop(url, response.headers.get("Location"), hops=len(trail) - 1))
                 except BadRedirect as e:
-                    raise _Failed(e.text, where=url) from None
+                    raise _Failed(e.text, where=url, rests=False) from None
 
     def _open(self, url: str) -> "_Opening":
         sent = {"Accept": "application/json, */*;q=0.5", "Accept-Encoding": "gzip, identity"}
@@ -219,7 +225,9 @@ class RegistryHttp:
                 got.get("Retry-After"), got.get("RateLimit"), now=self._clock.unix_s()
             )
             asked = f" and asks for {wait_s:.0f} s of rest" if wait_s is not None else ""
-            raise _Failed(f"it answers {response.status}{asked}", where=url, rest_s=wait_s)
+            # A bare 500 is about what was asked, as a rule, and comes at once: others may ask.
+            rests = response.status != 500 or wait_s is not None
+            raise _Failed(f"it answers {response.status}{asked}", where=url, rests=rests, rest_s=wait_s)
         if response.status != 200:
             body = await _body(response, url, REFUSAL_MAX_BYTES, cut=True)
             said = Said(response.status, got.get("X-Error-Code"), got.get("X-Error-Message"), body)
@@ -244,9 +252,9 @@ class _Opening:
                 URL(self._url, encoded=True), headers=self._sent, allow_redirects=False, proxy=self._proxy
             )
         except (aiohttp.ClientConnectorCertificateError, ssl.SSLCertVerificationError) as e:
-            raise _Failed(f"its certificate is not trusted: {e}", where=self._url) from e
+            raise _Failed(f"its certificate is not trusted: {e}", where=self._url, rests=True) from e
         except (aiohttp.ClientError, OSError, ValueError) as e:
-            raise _Failed(f"no answer: {e or type(e).__name__}", where=self._url) from e
+            raise _Failed(f"no answer: {e or type(e).__name__}", where=self._url, rests=True) from e
         return self._response
 
     async def __aexit__(self, *_: object) -> None:
@@ -258,7 +266,7 @@ async def _body(response: aiohttp.ClientResponse, url: str, most: int, *, cut: b
     comes: what unpacks to gigabytes stops at the bound like any other."""
     encoding = response.headers.get("Content-Encoding", "identity").strip().lower()
     if encoding not in ("", "identity", "gzip"):
-        raise _Failed(f"it sends {encoding[:20]!r}, which was not asked for", where=url)
+        raise _Failed(f"it sends {encoding[:20]!r}, which was not asked for", where=url, rests=False)
     unpack = zlib.decompressobj(wbits=31) if encoding == "gzip" else None
     taken = bytearray()
     try:
@@ -267,11 +275,11 @@ async def _body(response: aiohttp.ClientResponse, url: str, most: int, *, cut: b
             if len(taken) > most:
                 if cut:
                     return bytes(taken[:most])
-                raise _Failed(f"its answer has more than {most} bytes", where=url)
+                raise _Failed(f"its answer has more than {most} bytes", where=url, rests=False)
     except zlib.error as e:
-        raise _Failed(f"its answer is packed badly: {e}", where=url) from e
+        raise _Failed(f"its answer is packed badly: {e}", where=url, rests=False) from e
     except (aiohttp.ClientError, OSError) as e:
-        raise _Failed(f"its answer broke off: {e or type(e).__name__}", where=url) from e
+        raise _Failed(f"its answer broke off: {e or type(e).__name__}", where=url, rests=True) from e
     if unpack is not None and not unpack.eof and not cut:
-        raise _Failed("its answer broke off", where=url)
+        raise _Failed("its answer broke off", where=url, rests=False)
     return bytes(taken)
