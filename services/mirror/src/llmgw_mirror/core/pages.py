@@ -29,7 +29,7 @@ def next_page(link: str | None, *, here: str, visited: Collection[str], most: in
     found = next((m[1] for m in _LINK.finditer(link[:LINK_MAX_CHARS]) if _NEXT.search(m[2])), None)
     if found is None:
         return None
-    target = urljoin(here, found.strip())
+    target: str = urljoin(here, found.strip())
     try:
         check_url(target, what="the next page's URL")
     except InvalidRequest as e:
