@@ -77,6 +77,13 @@ def test_what_left_the_downloads_is_looked_at_once_more(run, mirror):
     assert "present: 2 files, 8 GB" in out
 
 
+def test_a_fetch_that_a_schedule_holds_says_so(run, mirror):
+    held = pb.WatchDownloadsResponse(versions=[ABSENT], cap_bytes_s=0, cap_until_unix_s=mirrored.NOW)
+    mirror(answers([pb.WatchDownloadsResponse(versions=[HALF]), held, *watched(WHOLE)], WHOLE))
+    _, out, _ = run("mirror", "fetch", "x")
+    assert "the schedule lets nothing through until" in out
+
+
 def test_one_failed_file_is_1_and_names_what_to_type(run, mirror):
     failed = at(("a", "present", 4 * GB), ("b", "failed", 0))
     failed.files[1].error = "checksum differs: got 91f0…, published 44ab…; removed"

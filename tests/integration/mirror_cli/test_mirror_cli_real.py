@@ -208,3 +208,12 @@ async def test_a_bundle_carries_versions_to_another_mirror(cage: Cage, tmp_path:
         assert "present" in await other.fine("mirror", "versions")
         assert len(here.hub.requests) == asked, "nothing but the bundle was read"
         other.mirror.child.stop(grace_s=10)
+
+
+async def test_a_fetch_is_waited_for_until_it_is_here_or_has_failed(cage: Cage, tmp_path: Path) -> None:
+    async with place(cage, tmp_path) as here:
+        out = await here.fine("mirror", "fetch", "Org/Tiny", "--as", "tiny@v1")
+        assert "tiny @ v1 present: 4 files, 1.4 MB" in out
+        assert "next: llmgwctl mirror suggest tiny@v1" in out
+        out = await here.fine("mirror", "fetch", "Org/Tiny", "--as", "tiny@v1")
+        assert "all of it is here" in out

@@ -92,7 +92,7 @@ def known() -> pb.WeightsVersion:
 
 
 DRAW: dict[str, Callable[[Page], object]] = {
-    "downloads": lambda page: downloads.render_downloads(page, moving()),
+    "downloads": lambda page: downloads.render_downloads(page, moving(), at=NOW),
     "search": lambda page: finding.render_search(page, mirrored.found(), words="qwen3"),
     "files": lambda page: finding.render_files(page, mirrored.files(), CHECKED),
     "fetch-dry": lambda page: fetching.render_asked(page, asked(), UNCHECKED, wish(), dry_run=True),
@@ -131,14 +131,14 @@ def test_a_table_fits_a_narrow_terminal(name):
 
 def test_bars_in_ascii_have_no_other_glyph():
     page = Page(ascii_only=True, width=WIDTH)
-    downloads.render_downloads(page, moving())
+    downloads.render_downloads(page, moving(), at=NOW)
     assert "#######............." in page.plain()
     assert "█" not in page.plain()
 
 
 EVIL: dict[str, Callable[[Page], object]] = {
     "downloads": lambda page: downloads.render_downloads(
-        page, Downloads((fill(mirrored.qwen()),), fill(mirrored.registry_away()), None, None)
+        page, Downloads((fill(mirrored.qwen()),), fill(mirrored.registry_away()), None, None), at=NOW
     ),
     "search": lambda page: finding.render_search(page, fill(mirrored.found()), words="x"),
     "files": lambda page: finding.render_files(page, fill(mirrored.files()), Fleet((), unknown="\x1b[31m")),
@@ -183,9 +183,28 @@ def test_h16_the_registrys_word_for_gated_is_kept():
 
 def test_m21_a_registry_that_is_away_is_one_line_and_hides_nothing():
     page = Page()
-    assert downloads.render_downloads(page, Downloads((), mirrored.registry_away(), None, None)) == 1
+    assert downloads.render_downloads(page, Downloads((), mirrored.registry_away(), None, None), at=NOW) == 1
     assert [line.startswith("!! registry: HTTP 503") for line in page.plain().split("\n")].count(True) == 1
-    assert downloads.render_downloads(Page(), Downloads((), mirrored.registry(), None, None)) == 0
+    assert downloads.render_downloads(Page(), Downloads((), mirrored.registry(), None, None), at=NOW) == 0
+
+
+@pytest.mark.parametrize(
+    ("cap", "said"),
+    [
+        ((None, None), None),
+        ((20_000_000, None), "at most 20 MB/s"),
+        ((20_000_000, NOW + 3600), "at most 20 MB/s until 15:32"),
+        ((0, NOW + 86_400), "the schedule lets nothing through until 1 Dec 14:32"),
+    ],
+)
+def test_a_cap_is_told_with_its_end_and_none_is_not(cap, said):
+    """A fetch that stands still by a setting must not look broken."""
+    page = Page(width=WIDTH)
+    answer = Downloads((mirrored.qwen(),), mirrored.registry(), None, None, *cap)
+    downloads.render_downloads(page, answer, at=NOW)
+    assert page.plain().split("\n")[0] == "data 0 s old · 1 fetching, 0 failed · 112 MB/s" + (
+        "" if said is None else f" · {said}"
+    )
 
 
 def test_no_registry_is_told_with_what_to_do_and_is_no_trouble():
@@ -226,18 +245,6 @@ def test_m23_a_version_is_as_its_worst_file_in_words():
 def test_a_fetch_has_ended_when_nothing_moves_or_waits(states, ended):
     one = mirrored.version("m", *(mirrored.file(f"{n}", state) for n, state in enumerate(states)))
     assert fetching.ended(one) is ended
-
-
-def test_files_that_left_the_downloads_are_counted_as_here():
-    asked = mirrored.version("m", mirrored.file("a", "absent"), mirrored.file("b", "absent", None))
-    seen = mirrored.version("m", mirrored.file("b", "fetching", GB, received_bytes=GB // 2), eta_s=3)
-    made = fetching.whole(asked, seen)
-    assert [(file.path, file.state) for file in made.files] == [
-        ("a", pb.WEIGHTS_STATE_PRESENT), ("b", pb.WEIGHTS_STATE_FETCHING),
-    ]  # fmt: skip
-    assert downloads.summary(made) == "fetching: 1 of 2 files present, 4.5 of 5 GB, about 3 s"
-    unknown = mirrored.version("m", mirrored.file("b", "fetching", None))
-    assert not fetching.whole(asked, unknown).HasField("total_bytes")
 
 
 def test_a_stopped_file_is_waited_for_by_nobody():

@@ -1,5 +1,6 @@
 """What is on its way to the mirror, file by file; and the lines of a version that a fetch shows, too."""
 
+import time
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,7 +16,7 @@ from llmgw_controller.cli.mirror.finding import registry_json, trouble_line
 from llmgw_controller.cli.mirror.names import label, typed
 from llmgw_controller.cli.mirror.words import file_word, odd, version_json
 from llmgw_controller.cli.page import Page, Piece, wrapped
-from llmgw_controller.cli.text import count, duration, size, size_of
+from llmgw_controller.cli.text import count, duration, iso, moment, size, size_of
 
 #: Of a file's line: name, state, bar, per cent, size and speed, in 100 columns.
 NAME_MOST, BAR = 33, 20
@@ -31,6 +32,9 @@ class Downloads:
     registry: pb.GetRegistryResponse
     disk_total_bytes: int | None
     disk_free_bytes: int | None
+    #: Bytes a second for all fetches together; 0: nothing for now; None: no cap. And until when it is so.
+    cap_bytes_s: int | None = None
+    cap_until: float | None = None
 
 
 @click.command("downloads")
@@ -39,7 +43,11 @@ def downloads(session: MirrorSession) -> None:
     """Versions on their way or failed, file by file.
 
     With --watch again and again."""
-    session.show(look, render_downloads, downloads_json)
+
+    def render(page: Page, answer: Downloads) -> int:
+        return render_downloads(page, answer, at=time.time())
+
+    session.show(look, render, downloads_json)
 
 
 async def look(stub: Any) -> Downloads:
@@ -54,10 +62,24 @@ async def look(stub: Any) -> Downloads:
         await stub.GetRegistry(pb.GetRegistryRequest(), timeout=TIMEOUT_S),
         opt(everything, "disk_total_bytes"),
         opt(everything, "disk_free_bytes"),
+        opt(moving, "cap_bytes_s"),
+        opt(moving, "cap_until_unix_s"),
     )
 
 
-def render_downloads(page: Page, answer: Downloads) -> int:
+def cap_line(answer: pb.ListDownloadsResponse | pb.WatchDownloadsResponse, *, now: float) -> str | None:
+    """What the mirror's settings leave to all fetches together; None: they bound nothing."""
+    return _cap(opt(answer, "cap_bytes_s"), opt(answer, "cap_until_unix_s"), now=now)
+
+
+def _cap(bytes_s: int | None, until: float | None, *, now: float) -> str | None:
+    if bytes_s is None:
+        return None
+    end = f" until {moment(until, now=now)}" if until is not None else ""
+    return f"at most {size(bytes_s)}/s{end}" if bytes_s else f"the schedule lets nothing through{end}"
+
+
+def render_downloads(page: Page, answer: Downloads, *, at: float) -> int:
     """Exit status 1 where a version has failed, or the registry does."""
     versions = sorted(answer.versions, key=lambda one: (one.state, one.model, one.version))
     failed = sum(one.state == pb.WEIGHTS_STATE_FAILED for one in versions)
@@ -67,6 +89,8 @@ def render_downloads(page: Page, answer: Downloads) -> int:
     if answer.disk_total_bytes is not None and answer.disk_free_bytes is not None:
         used = answer.disk_total_bytes - answer.disk_free_bytes
         told.append(f"disk {size_of(used, answer.disk_total_bytes)}")
+    if (cap := _cap(answer.cap_bytes_s, answer.cap_until, now=at)) is not None:
+        told.append(cap)
     page.line(" · ".join(told))
     trouble = trouble_line(page, answer.registry)
     for one in versions:
@@ -87,6 +111,8 @@ def downloads_json(answer: Downloads) -> Json:
         "registry": {name: registry[name] for name in ("trouble", "trouble_since", "tried_again")},
         "disk_total_bytes": answer.disk_total_bytes,
         "disk_free_bytes": answer.disk_free_bytes,
+        "cap_bytes_per_second": answer.cap_bytes_s,
+        "cap_until": iso(answer.cap_until),
         "exit_code": EXIT_TROUBLE if failed or registry["trouble"] else 0,
     }
 

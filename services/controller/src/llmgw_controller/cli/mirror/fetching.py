@@ -2,6 +2,7 @@
 
 import json
 import sys
+import time
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
@@ -11,7 +12,7 @@ from llmgw.v1 import mirror_pb2 as pb
 from llmgw_controller.cli.as_json import Json, opt
 from llmgw_controller.cli.exits import EXIT_INTERRUPTED, EXIT_TROUBLE
 from llmgw_controller.cli.mirror.client import REGISTRY_TIMEOUT_S, TIMEOUT_S, MirrorSession, asked_by
-from llmgw_controller.cli.mirror.downloads import summary, version_lines
+from llmgw_controller.cli.mirror.downloads import cap_line, summary, version_lines
 from llmgw_controller.cli.mirror.fleet import Fleet, fleet_of
 from llmgw_controller.cli.mirror.live import Live
 from llmgw_controller.cli.mirror.names import VersionName, label, resolved, typed
@@ -194,10 +195,10 @@ def follow(session: MirrorSession, one: pb.WeightsVersion) -> NoReturn:
         # What is whole is no download any more, and may be missing from the answer.
         if not mine or ended(mine[0]):
             raise _Ended
-        view.take(whole(one, mine[0]))
+        view.take(mine[0], cap_line(message, now=time.time()))
 
     if not ended(one):
-        view.take(one)
+        view.take(one, None)
         try:
             session.follow(
                 lambda stub: stub.WatchDownloads(request), take,
@@ -226,25 +227,6 @@ def ended(one: pb.WeightsVersion) -> bool:
     return not waits
 
 
-def whole(asked: pb.WeightsVersion, seen: pb.WeightsVersion) -> pb.WeightsVersion:
-    """What is seen on its way, with the files of it that are on their way no more: they are here."""
-    moving = {file.path: file for file in seen.files}
-    made = pb.WeightsVersion()
-    made.CopyFrom(seen)
-    del made.files[:]
-    for file in asked.files:
-        here = made.files.add()
-        here.CopyFrom(moving.get(file.path, file))
-        if file.path not in moving:
-            here.state, here.received_bytes = pb.WEIGHTS_STATE_PRESENT, file.size_bytes
-    made.received_bytes = sum(file.received_bytes for file in made.files)
-    if all(file.HasField("size_bytes") for file in made.files):
-        made.total_bytes = sum(file.size_bytes for file in made.files)
-    else:
-        made.ClearField("total_bytes")
-    return made
-
-
 def _left(one: pb.WeightsVersion) -> NoReturn:
     say(f"\nthe fetch of {label(one.model, one.version)} goes on", err=True)
     say("  to look: llmgwctl mirror downloads --watch", err=True)
@@ -260,11 +242,11 @@ class _AsLines:
         self._live = Live()
         self.exit_code = 0
 
-    def take(self, one: pb.WeightsVersion) -> None:
-        self._show(one, last=False)
+    def take(self, one: pb.WeightsVersion, cap: str | None) -> None:
+        self._show(one, cap, last=False)
 
     def end(self, one: pb.WeightsVersion) -> None:
-        self._show(one, last=True)
+        self._show(one, None, last=True)
         page = Page(ascii_only=self._ascii)
         if one.state == pb.WEIGHTS_STATE_PRESENT:
             page.line((f"next: llmgwctl mirror suggest {typed(one.model, one.version)}", "dim"))
@@ -274,13 +256,16 @@ class _AsLines:
                 version_lines(page, one)
         page.print()
 
-    def _show(self, one: pb.WeightsVersion, *, last: bool) -> None:
+    def _show(self, one: pb.WeightsVersion, cap: str | None, *, last: bool) -> None:
         page = Page(ascii_only=self._ascii)
+        if cap is not None:
+            page.line(f" * {cap}")
         version_lines(page, one, most=max(4, self._live.room - 6))
         # A file that arrived or failed is worth a line; bytes alone are one now and then.
         told = [file.state for file in one.files if self._live.on_screen or file.state in _WORTH_A_LINE]
         key = " ".join(map(str, told))
-        self._live.show(page, line=f"{label(one.model, one.version)} {summary(one)}", key=key, last=last)
+        line = f"{label(one.model, one.version)} {summary(one)}" + (f", {cap}" if cap is not None else "")
+        self._live.show(page, line=line, key=key, last=last)
 
 
 _WORTH_A_LINE = (pb.WEIGHTS_STATE_PRESENT, pb.WEIGHTS_STATE_FAILED)
@@ -292,15 +277,16 @@ class _AsJson:
     def __init__(self) -> None:
         self.exit_code = 0
 
-    def take(self, one: pb.WeightsVersion) -> None:
-        self._say(one, ended=False)
+    def take(self, one: pb.WeightsVersion, cap: str | None) -> None:
+        self._say(one, ended=False, cap=cap)
 
     def end(self, one: pb.WeightsVersion) -> None:
         self.exit_code = 0 if one.state == pb.WEIGHTS_STATE_PRESENT else EXIT_TROUBLE
         self._say(one, ended=True)
 
-    def _say(self, one: pb.WeightsVersion, *, ended: bool) -> None:
-        _print_json({"schema": "llmgw.mirror-progress/1", "ended": ended, "version": version_json(one)})
+    def _say(self, one: pb.WeightsVersion, *, ended: bool, cap: str | None = None) -> None:
+        said = {"schema": "llmgw.mirror-progress/1", "ended": ended, "cap": cap}
+        _print_json({**said, "version": version_json(one)})
 
 
 def _print_json(said: dict[str, Any]) -> None:
