@@ -235,3 +235,63 @@ def test_what_is_an_index() -> None:
     assert is_index("model.safetensors.index.fp16.json")
     assert not is_index("model_index.json")
     assert not is_index("config.json")
+
+
+@pytest.mark.parametrize(
+    ("paths", "names"),
+    [
+        (  # an embedding model with further heads and an export
+            ["pytorch_model.bin", "colbert_linear.pt", "onnx/model.onnx", "onnx/model.onnx_data", "a.jpg"],
+            ["pytorch 1", "pytorch-colbert_linear 1", "onnx 2"],
+        ),
+        (  # the publisher's first layout in a folder, and one for another machine
+            [
+                *split("model", 3, "safetensors"),
+                *split("original/model-", 7, "safetensors"),
+                "metal/model.bin",
+            ],
+            ["safetensors 3", "safetensors-original-model 7", "pytorch 1"],
+        ),
+        (  # two precisions of two formats
+            [
+                "model.safetensors",
+                *split("model.fp32", 2, "safetensors"),
+                *split("pytorch_model.fp32", 2, "bin"),
+            ],
+            ["safetensors 1", "safetensors-fp32 2", "pytorch-fp32 2"],
+        ),
+        (  # a folder a quantisation, named after repository and type
+            [
+                *split("M-UD-IQ1_S/M-UD-IQ1_S", 3, "gguf"),
+                *split("M-Q4_K_M/M-Q4_K_M", 9, "gguf"),
+                "M-Q8_0.gguf",
+            ],
+            ["gguf-q4_k_m 9", "gguf-q8_0 1", "gguf-ud-iq1_s 3"],
+        ),
+        (  # a pipeline with shards in some of its folders, beside single-file forms
+            [
+                "model_index.json",
+                "flux.safetensors",
+                "ae.safetensors",
+                "vae/diffusion_pytorch_model.safetensors",
+                *split("transformer/diffusion_pytorch_model", 2, "safetensors"),
+                *split("te/model", 2, "safetensors"),
+            ],
+            ["safetensors 5", "safetensors-ae 1", "safetensors-flux 1"],
+        ),
+        (  # a checkpoint that was left in
+            [
+                "model.safetensors",
+                "checkpoint-9/model.safetensors",
+                "checkpoint-9/optimizer.pt",
+                "training_args.bin",
+            ],
+            ["safetensors 1", "safetensors-checkpoint-9-model 1"],
+        ),
+    ],
+)
+def test_repositories_as_packagers_lay_them_out(paths: list[str], names: list[str]) -> None:
+    found = grouped(listed(*paths))
+    assert [f"{group.name} {len(group.files)}" for group in found] == names
+    assert found[0].preselected
+    assert all(group.whole for group in found)
