@@ -156,6 +156,9 @@ async def test_nodes_hear_of_each_other_until_they_leave(node: Node) -> None:
         "http://node-0.test:8073": (says(0)["have"], False),
         "http://node-1.test:8073": (ALL, True),
     }
+    assert len(json.loads((await node.post("peers", {}))[1])["peers"]) == 3, (
+        "who gives nothing is not among them"
+    )
     await node.post("peers", {"url": says(1)["url"], "left": True})
     told = json.loads((await node.post("peers", says(2)))[1])
     assert [one["url"] for one in told["peers"]] == ["http://node-0.test:8073"]

@@ -1,5 +1,6 @@
 """The node's loopback port: stock clients that know no certificate, before a mirror that wants one."""
 
+import asyncio
 import ssl
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
@@ -13,6 +14,7 @@ from yarl import URL
 from llmgw_agent.adapters.fetching import FetchLimits, Weights
 from llmgw_agent.adapters.fetching_pieces import InPieces
 from llmgw_agent.adapters.mirror_edges import Edges, in_pieces, open_edges, serve_edges
+from llmgw_agent.adapters.piece_client import PieceClient
 from llmgw_agent.adapters.weights_store import WeightsStore
 from llmgw_agent.core.weights import WeightsKey
 from llmgw_agent.settings import AgentSettings
@@ -211,8 +213,14 @@ async def test_nodes_share_under_the_certificates_of_their_mirror(port: Port, au
         giving = settings(authority, port.served.folder / "gives", port.mirror, peer_listen="127.0.0.1:0")
         edges, first, _ = await opened(stack, giving)
         _, second, taken = await opened(stack, settings(authority, port.served.folder / "takes", port.mirror))
-        for node in (first, second):
-            await node.fetch(WeightsKey("org/m", COMMIT), (port.mirror,), lambda _: None)
+        key = WeightsKey("org/m", COMMIT)
+        await first.fetch(key, (port.mirror,), lambda _: None)
+        knows = PieceClient(edges.mirrors, edges.peers)
+        count = len(FILES) - 1  # one piece each, the empty file none
+        async with asyncio.timeout(20):
+            while (1 << count) - 1 not in (await knows.speak(port.mirror, key, None, 0, count)).have.values():
+                await asyncio.sleep(0.02)
+        await second.fetch(key, (port.mirror,), lambda _: None)
         assert taken.from_peers > 0
         # A stranger without a certificate gets nothing.
         context = ssl.create_default_context()

@@ -93,7 +93,8 @@ class _Plan:
         # What no peer has can only come from the mirror, and is what all the others wait for. When peers have
         # everything, the mirror's link is one more to use.
         made += self._of_mirror(
-            self._open & ~held or self._open, most=OF_MIRROR if usable else OF_MIRROR_ALONE
+            self._open & ~held or self._open | self._spare(snapshot.mirror),
+            most=OF_MIRROR if usable else OF_MIRROR_ALONE,
         )
         made += self._of_peers(usable)
         if not self._open and self._room > 0:
@@ -137,8 +138,11 @@ class _Plan:
         self._room -= 1
         return Ask(peer.name, 1 << piece)
 
-    def _spare(self, peer: Source) -> int:
-        return _union(1 << piece for piece in each_bit(self._late) if self._may_join(piece, peer.name))
+    def _spare(self, source: Source | None) -> int:
+        """What is late with others and may be asked of this one too."""
+        if source is None or not self._late:
+            return 0
+        return _union(1 << piece for piece in each_bit(self._late) if self._may_join(piece, source.name))
 
     def _may_join(self, piece: int, name: str) -> bool:
         askers = self._askers.get(piece, [])
@@ -155,13 +159,6 @@ class _Plan:
             pieces = self._snapshot.missing & self._asked & peer.have
             if joined := _union(1 << one for one in each_bit(pieces) if self._may_join(one, peer.name)):
                 made.append(self._take(peer, joined))
-        mirror = self._snapshot.mirror
-        if mirror is not None and (
-            joined := _union(
-                1 << one for one in each_bit(self._late or 0) if self._may_join(one, mirror.name)
-            )
-        ):
-            made += self._of_mirror(joined, most=1)
         return made
 
 

@@ -1,7 +1,7 @@
 """HTTP for nodes that fetch one version together.
 
     GET  /v1/weights/{model}/{version}/pieces   piece_bytes, and each file's piece hashes (null: being made)
-    POST /v1/weights/{model}/{version}/peers    {url, have} or {url, left: true} → some others, what they have
+    POST /v1/weights/{model}/{version}/peers    {}, {url, have}, {url, left: true} → some others, their pieces
     POST /v1/weights/{model}/{version}/next     {lacks} → the bytes of one piece, its number in X-Llmgw-Piece
 
 `next` is how the mirror is a source: it sends what it has sent least often, so that each byte leaves it about
@@ -96,12 +96,14 @@ class SwarmHttp:
         """A node says what it has, and hears who else is there."""
         _, found = await self._found(request)
         body, now = await _object(request), self._clock.monotonic_s()
-        url = check_peer_url(body.get("url"))
-        if body.get("left") is True:
+        # A node that gives nothing to others may still take from them.
+        url = None if "url" not in body else check_peer_url(body["url"])
+        if url is not None and body.get("left") is True:
             found.swarm.leave(url)
             return web.json_response({"peers": [], "fetching": found.swarm.fetching(url, now=now)})
-        have = bits_from_hex(body.get("have"), found.layout.count, what="have")
-        found.swarm.announce(url, have, now=now)
+        if url is not None:
+            have = bits_from_hex(body.get("have"), found.layout.count, what="have")
+            found.swarm.announce(url, have, now=now)
         others = found.swarm.others(url, now=now, chance=self._chance)
         told = [
             {"url": one.url, "have": bits_to_hex(one.have, found.layout.count), "done": one.done}
