@@ -207,6 +207,21 @@ async def test_content_that_vanishes_is_fetched_again(hub: Upstream, here: World
     assert path.read_bytes() == BIG
 
 
+async def test_two_who_look_at_content_cut_short_set_it_aside_once(hub: Upstream, here: World) -> None:
+    """Both find it at the same moment; the second must neither fail nor start another fetch."""
+    await here.fetch(Source("w", hub.put("/w", BIG), SHA), Source("again", hub.url("/w"), SHA))
+    path = here.store.blob(SHA)
+    path.chmod(0o644)
+    with path.open("r+b") as file:
+        file.truncate(5)
+    looks = [here.mirror.version("org/m", "v1") for _ in range(4)]
+    await asyncio.gather(*looks, here.built.upkeep.look())
+    assert (await here.settled()).state is WeightsState.PRESENT
+    assert path.read_bytes() == BIG
+    assert len(list(here.store.damaged.iterdir())) == 1
+    assert len(hub.requests) == 2
+
+
 async def test_no_room_is_told_before_a_byte_is_written(hub: Upstream, tmp_path: Path) -> None:
     async with world(tmp_path / "store", disk_reserve_bytes=1 << 60) as here:
         file = await here.fetch_one(hub.put("/w", BIG))

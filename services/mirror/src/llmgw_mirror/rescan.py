@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from llmgw_kit.clock import Clock
 from llmgw_mirror.adapters.blob_reading import BlobReading
 from llmgw_mirror.adapters.ledger_postgres import PostgresLedger
+from llmgw_mirror.adapters.removals import Removals
 from llmgw_mirror.adapters.store import Store, Stored, open_store
 from llmgw_mirror.composition import open_postgres, own_name
 from llmgw_mirror.core.versions import FileView, VersionView, WeightsState, view_file
@@ -34,6 +35,8 @@ class Report:
     findings: tuple[Finding, ...]
     #: Content that no version names: (count, bytes).
     unnamed: tuple[int, int]
+    #: Removed versions that can be restored: (count, bytes).
+    removed: tuple[int, int]
     recorded: bool
 
     @property
@@ -50,10 +53,14 @@ async def rescan(
     findings = tuple(_finding(store, stored, damaged) for stored in store.every_version())
     if settings.dsn is not None:
         await _record(settings, clock, store, findings)
-    named = store.referenced()
+    removed = Removals(store).every()
+    named = store.referenced() | Removals(store).contents()
     unnamed = [sha256 for sha256 in store.every_blob() if sha256 not in named]
     size = sum(store.blob_size(sha256) or 0 for sha256 in unnamed)
-    return Report(store.store_id, findings, (len(unnamed), size), recorded=settings.dsn is not None)
+    return Report(
+        store.store_id, findings, (len(unnamed), size), (len(removed), sum(one.bytes for one in removed)),
+        recorded=settings.dsn is not None,
+    )  # fmt: skip
 
 
 def _prove(store: Store, progress: Callable[[str], None], now: float) -> dict[str, str]:
@@ -128,6 +135,10 @@ def lines(report: Report) -> list[str]:
         of = f"{here} of {len(view.files)} files, {size} bytes"
         said.append(f"  {view.model} {view.version}: {view.state.value}, {of}")
         said += [f"    {text}" for text in finding.trouble]
+    count, size = report.removed
+    if count:
+        versions = "version" if count == 1 else "versions"
+        said.append(f"  {count} removed {versions} can be restored: {size} bytes")
     count, size = report.unnamed
     if count:
         said.append(f"  {count} contents of {size} bytes belong to no version; the next start removes them")

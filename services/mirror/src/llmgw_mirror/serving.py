@@ -25,6 +25,7 @@ from llmgw_mirror.adapters.file_answer import FileAnswers
 from llmgw_mirror.adapters.grpc_server import SERVICE, MirrorServicer
 from llmgw_mirror.adapters.http_server import WeightsHttp, error_edge
 from llmgw_mirror.adapters.metrics import CapCollector, MirrorCollector
+from llmgw_mirror.adapters.metrics_keeping import KeepingCollector
 from llmgw_mirror.adapters.metrics_tls import TlsCollector
 from llmgw_mirror.adapters.piece_hashes import PieceHashes
 from llmgw_mirror.adapters.registry_metrics import RegistryCollector
@@ -102,9 +103,18 @@ async def _serve_on(
     registry = telemetry.registry()
     registry.register(MirrorCollector(built.upkeep, built.flights, built.store, built.tally, answers.served))
     registry.register(RegistryCollector(finders.http))
-    registry.register(CapCollector(built.throttle))
+    registry.register(
+        KeepingCollector(
+            upkeep=built.upkeep,
+            prover=built.keepers.prover,
+            reads=built.reads,
+            store=built.store,
+            clock=SystemClock(),
+        )
+    )
     if tls is not None:
         registry.register(TlsCollector(tls))
+    registry.register(CapCollector(built.throttle))
     health, metrics = telemetry.health_routes(ready), telemetry.metrics_route(registry)
     servicer = MirrorServicer(built, finders)
     mirror_pb2_grpc.add_MirrorServiceServicer_to_server(servicer, server)

@@ -79,6 +79,7 @@ def version_to(view: VersionView) -> mirror_pb2.WeightsVersion:
         total_bytes=view.total_bytes,
         rate_bytes_s=view.rate_bytes_s,
         eta_s=view.eta_s,
+        verified_at_unix_s=view.verified_at,
     )
 
 
