@@ -42,7 +42,9 @@ async def here(mirror: Running, hub: Upstream) -> None:
         )  # fmt: skip
         await stub.Fetch(request, timeout=10)
         other = [source("w.bin", hub.url("/w"), sha256=SHA)]
-        await stub.Fetch(mirror_pb2.FetchRequest(model="org/m", version="rel-second", files=other), timeout=10)
+        await stub.Fetch(
+            mirror_pb2.FetchRequest(model="org/m", version="rel-second", files=other), timeout=10
+        )
     for version in ("rel-first", "rel-second"):
         await present(mirror, version)
 
