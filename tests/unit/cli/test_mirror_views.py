@@ -295,6 +295,7 @@ def test_a_line_that_is_too_long_is_one_to_a_shell():
     script = f"printf '%s\\n' {text.removeprefix('next:')}"
     read = subprocess.run(["sh", "-c", script], capture_output=True, text=True, check=True, timeout=30)
     assert read.stdout.splitlines() == given
+    assert not any(line.split()[-2].startswith("--") for line in text.split("\n")[:-1]), "with their values"
 
 
 def test_a_group_is_marked_when_it_blocks():
