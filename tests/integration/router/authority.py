@@ -1,52 +1,14 @@
-"""A certificate authority made for one test by the openssl program, and engines with its certificates."""
+"""Engines with certificates of a test's own authority."""
 
 import asyncio
 import ssl
-import subprocess
-from dataclasses import dataclass
 from pathlib import Path
+
+from llmgw_kit.testing.authority import Authority, Pair
 
 from .upstream import Upstream
 
-
-@dataclass(frozen=True)
-class Pair:
-    """PEM files."""
-
-    cert: Path
-    key: Path
-
-
-def _openssl(*words: str, cwd: Path) -> None:
-    subprocess.run(["openssl", *words], cwd=cwd, check=True, capture_output=True, timeout=30)
-
-
-class Authority:
-    """Signs what it is asked to. `cert` is what trusts it."""
-
-    def __init__(self, folder: Path, name: str = "ca") -> None:
-        folder.mkdir(exist_ok=True)
-        self._folder, self._name = folder, name
-        self.cert = folder / f"{name}.pem"
-        key = ("-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes")
-        _openssl(
-            "req", "-x509", *key, "-keyout", f"{name}.key", "-out", f"{name}.pem", "-days", "2",
-            "-subj", f"/CN={name}", cwd=folder,
-        )  # fmt: skip
-
-    def sign(self, name: str, *, names: str, days: str = "2") -> Pair:
-        """`names`: as subjectAltName writes them. Negative `days` make one that is over."""
-        folder, ca = self._folder, self._name
-        key = ("-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes")
-        _openssl(
-            "req", *key, "-keyout", f"{name}.key", "-out", f"{name}.csr", "-subj", f"/CN={name}", cwd=folder
-        )
-        (folder / f"{name}.ext").write_text(f"subjectAltName={names}\n")
-        _openssl(
-            "x509", "-req", "-in", f"{name}.csr", "-CA", f"{ca}.pem", "-CAkey", f"{ca}.key",
-            "-CAcreateserial", "-out", f"{name}.pem", "-extfile", f"{name}.ext", "-days", days, cwd=folder,
-        )  # fmt: skip
-        return Pair(folder / f"{name}.pem", folder / f"{name}.key")
+__all__ = ["Authority", "Pair", "TlsUpstream"]
 
 
 class TlsUpstream(Upstream):
