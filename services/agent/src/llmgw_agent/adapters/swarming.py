@@ -95,12 +95,11 @@ class Swarming:
     def _begin(self) -> None:
         now = self._clock.monotonic_s()
         slow = judging.slow_ones(self._standing, now)
-        flying = [one.source for one in self._asked.values()]
 
         def source(name: str, have: int) -> Source:
             standing = self._standing.get(name, Standing())
             fit = judging.usable(standing, now) and name not in slow
-            return Source(name, have, flying.count(name), fit)
+            return Source(name, have, fit)
 
         snapshot = Snapshot(
             missing=self._table.known & ~self.have, asked=tuple(self._asked.values()),

@@ -5,6 +5,7 @@ sent least often; a peer is asked for one piece, the rarest that it has, by chan
 A piece that was asked for is asked again of somebody else only when it is late, or when nothing else is left.
 """
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
@@ -27,7 +28,6 @@ class Source:
 
     name: str
     have: int
-    in_flight: int = 0
     usable: bool = True
 
 
@@ -72,6 +72,8 @@ class _Plan:
     def __init__(self, snapshot: Snapshot, now: float, chance: Callable[[], float]) -> None:
         self._snapshot, self._chance = snapshot, chance
         self._room = snapshot.room
+        #: Requests to each source, those of this plan included.
+        self._busy = Counter(one.source for one in snapshot.asked)
         self._askers: dict[int, list[str]] = {}
         late = 0
         for one in snapshot.asked:
@@ -108,7 +110,7 @@ class _Plan:
         pieces &= mirror.have
         # What is on its way without a name yet is one of these, too.
         nameless = sum(one.piece is None for one in self._snapshot.asked)
-        count = min(most - mirror.in_flight, self._room, pieces.bit_count() - nameless)
+        count = min(most - self._busy[mirror.name], self._room, pieces.bit_count() - nameless)
         self._room -= max(0, count)
         return [Ask(mirror.name, pieces)] * max(0, count)
 
@@ -118,11 +120,11 @@ class _Plan:
         planes = counted(peer.have for peer in self._snapshot.peers)
         made: list[Ask] = []
         # Each peer once a turn, in an order of chance: nobody's favourite is everybody's.
-        for turn in range(PER_PEER):
+        for _ in range(PER_PEER):
             for peer in _shuffled(usable, self._chance):
                 if self._room <= 0:
                     return made
-                if peer.in_flight + turn >= PER_PEER:
+                if self._busy[peer.name] >= PER_PEER:
                     continue
                 # A late piece is asked for again of whoever is not late with it.
                 if pieces := (self._open | self._spare(peer)) & peer.have:
@@ -135,6 +137,7 @@ class _Plan:
         self._late &= ~(1 << piece)
         self._asked |= 1 << piece
         self._askers.setdefault(piece, []).append(peer.name)
+        self._busy[peer.name] += 1
         self._room -= 1
         return Ask(peer.name, 1 << piece)
 
@@ -154,7 +157,7 @@ class _Plan:
         for peer in _shuffled(usable, self._chance):
             if self._room <= 0:
                 break
-            if peer.in_flight >= PER_PEER:
+            if self._busy[peer.name] >= PER_PEER:
                 continue
             pieces = self._snapshot.missing & self._asked & peer.have
             if joined := _union(1 << one for one in each_bit(pieces) if self._may_join(one, peer.name)):
