@@ -312,6 +312,20 @@ async def test_one_mirror_scrubs_at_a_time(hub: Upstream, tmp_path: Path, migrat
     thread.close()
 
 
+async def test_content_that_somebody_doubts_is_proved_at_once(hub: Upstream, here: World) -> None:
+    """As the hasher of pieces does, which reads content for its own reasons."""
+    await here.fetch(Source("w", hub.put("/w", BIG), SHA), Source("x", hub.put("/x", SMALL)))
+    suspects = here.built.keepers.suspects
+    proving = asyncio.create_task(suspects.run())
+    suspects.doubt(sha256_of(SMALL))
+    suspects.doubt("00" * 32)
+    rot(here, SHA)
+    suspects.doubt(SHA)
+    await until(lambda: here.built.keepers.prover.quarantined == 1)
+    assert here.blobs() == [sha256_of(SMALL)]
+    proving.cancel()
+
+
 async def test_damaged_content_is_kept_for_a_while_and_not_without_bound(
     hub: Upstream, tmp_path: Path
 ) -> None:

@@ -17,6 +17,7 @@ from llmgw_mirror.removing import Removing
 from llmgw_mirror.scrub import Scrub, ScrubPace
 from llmgw_mirror.service import Mirror
 from llmgw_mirror.settings import MirrorSettings
+from llmgw_mirror.suspects import Suspects
 from llmgw_mirror.upkeep import Upkeep
 from llmgw_mirror.verifying import Verifying
 
@@ -29,6 +30,7 @@ class Keepers:
 
     keeping: Keeping
     prover: Prover
+    suspects: Suspects
     scrub: Scrub | None
 
 
@@ -75,4 +77,4 @@ def build_keepers(
             settings.scrub_interval_days * DAY_S, settings.scrub_rate_bytes_s, settings.lease_ttl_s
         )
         scrub = Scrub(store=store, prover=prover, ledger=ledger, reads=reads, clock=clock, pace=pace)
-    return Keepers(keeping, prover, scrub)
+    return Keepers(keeping, prover, Suspects(prover), scrub)

@@ -95,7 +95,8 @@ async def _serve_on(
     finders = build_finders(settings, built, SystemClock())
     hub = build_hub(settings, built, answers, finders.fetching, SystemClock())
     weights = WeightsHttp(mirror, answers)
-    hashes = PieceHashes(built.store, SystemClock())
+    hashes = PieceHashes(built.store, SystemClock(), on_damaged=built.keepers.suspects.doubt)
+    built.upkeep.beside.append(hashes.sweep)
     swarm = SwarmHttp(
         mirror, hashes, built.readers, built.reads, answers.served, SystemClock(),
         uploads=settings.piece_uploads, stall_s=settings.send_stall_s,
@@ -150,6 +151,7 @@ async def _serve_on(
     passes = asyncio.create_task(built.upkeep.run(), name="passes")
     hashing = asyncio.create_task(hashes.watch(settings.pass_interval_s), name="pieces")
     tasks = [passes, hashing]
+    tasks.append(asyncio.create_task(built.keepers.suspects.run(), name="suspects"))
     if built.keepers.scrub is not None:
         tasks.append(asyncio.create_task(built.keepers.scrub.run(), name="scrub"))
     if tls is not None:

@@ -6,7 +6,7 @@ Level-triggered: a lost event, a restart or another mirror's death only costs ti
 
 import asyncio
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from llmgw_kit.clock import Clock
@@ -49,6 +49,8 @@ class Upkeep:
         self._clock = clock
         self._interval_s = interval_s
         self._tidied_at: float | None = None
+        #: Sweep what others keep beside content, once content has been collected; they block.
+        self.beside: list[Callable[[], None]] = []
         #: What the ledger was told last, by version; None: it may hold anything.
         self._told: dict[tuple[str, str], VersionView] | None = None
         #: Of the last pass, for the metrics page.
@@ -92,6 +94,8 @@ class Upkeep:
         # First, so that a label left by a finished fetch does not hold on to content for ever.
         await self.collect_parts()
         await self._garbage.collect()
+        for sweep in self.beside:
+            await self._threads.run(sweep)
 
     async def collect_parts(self) -> int:
         """Remove the parts of what nobody wants any more; returns the bytes freed."""

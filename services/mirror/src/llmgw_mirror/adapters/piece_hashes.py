@@ -67,7 +67,7 @@ class PieceHashes:
         if self._clock.monotonic_s() < self._damaged.get(sha256, 0.0):
             raise Unavailable(
                 f"content {sha256} was found damaged", code="damaged", retry_after_s=DAMAGED_S,
-                next_steps=["llmgw-mirror rescan --hash sets it aside and fetches it again"],
+                next_steps=["it is being set aside and fetched again; ask again then"],
             )  # fmt: skip
         if sha256 in self._making:
             return None
