@@ -245,3 +245,19 @@ def test_sessions_of_the_body_are_read_with_and_without_the_prompt() -> None:
 def test_a_very_long_conversation_is_read_only_as_far_as_it_counts() -> None:
     messages = [{"role": "user", "content": "x" * 10_000} for _ in range(200)]
     assert 0.9 * MOST_BYTES <= len(text_of({"messages": messages})) < 2 * MOST_BYTES
+
+
+def test_who_knows_a_prompt_is_not_told_again() -> None:
+    """Under load a prompt goes to all that know it in turn: a turn must not write its keys anew."""
+    prefixes = PrefixMap(1000)
+    prefixes.learn(found(prefixes, LONG), "a")
+    prefixes.learn(found(prefixes, LONG), "b")
+    match = found(prefixes, LONG)
+    assert set(match.settled) == {"a", "b"}
+    prefixes.learn(match, "a")
+    assert found(prefixes, LONG).fresh == match.fresh
+    # Somebody new is told, and then is one of them.
+    prefixes.learn(match, "c")
+    assert set(found(prefixes, LONG).settled) == {"a", "b", "c"}
+    # Of a longer prompt that begins alike there is something to learn for everybody.
+    assert found(prefixes, LONG * 3).settled == ()

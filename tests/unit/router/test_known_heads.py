@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from llmgw_router.core.choosing import prompts
 from llmgw_router.relay import arriving as arriving_module
 from llmgw_router.relay import ipc, known_heads
 from llmgw_router.relay import upstream as upstream_module
@@ -228,6 +229,35 @@ def test_what_is_said_again_is_what_would_be_read(
     assert found is None or found == expected
     if expected is not None and not zeros:
         assert found == expected
+
+
+def test_a_connection_that_says_what_is_known_has_no_parser(hub: Hub) -> None:
+    """An open stream is a connection that was read once: what it needs no more it must not hold."""
+    arriving_module._HEADS.clear()
+    read(hub, PLAIN % (2, b"{}"))
+    connection = ClientConnection(hub)
+    connection.connection_made(cast(asyncio.Transport, Wire()))
+    begin, hub.begin = hub.begin, lambda exchange: None  # type: ignore[method-assign]
+    try:
+        connection.data_received(PLAIN % (4, b"[{}]"))
+        assert not connection._parses
+        connection.current = None
+        connection.data_received(b"GET /v1/models HTTP/1.1\r\nhost: r\r\n\r\n")
+        assert connection._parses
+        assert connection.current is not None
+    finally:
+        hub.begin = begin  # type: ignore[method-assign]
+        hub.connections.discard(connection)
+
+
+def test_what_was_decoded_of_a_body_is_dropped_when_its_endpoint_is_chosen(hub: Hub) -> None:
+    client = ClientConnection(hub)
+    client.connection_made(cast(asyncio.Transport, Wire()))
+    exchange = client.current = Exchange(client)
+    exchange.said = prompts.Said(model="m")
+    exchange.dispatch((), hub.routes.targets["m"].model)
+    assert exchange.said is None
+    hub.connections.discard(client)
 
 
 def test_digits_of_another_field_are_never_left_out() -> None:
