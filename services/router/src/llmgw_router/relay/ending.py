@@ -37,6 +37,7 @@ _OF_LIMITS = frozenset(
     )
 )
 
+_ENGINE_ABORTS = COUNTER["engine_aborts"]
 _STREAMS_BROKEN = COUNTER["streams_broken"]
 
 
@@ -173,6 +174,18 @@ class Ending(Relaying):
             if rest:
                 self.pass_on(rest)
             self.pass_on(self.tail.interruption(kind, message), last=True)
+        self.finish(monotonic_ns())
+
+    def client_left(self) -> None:
+        """Nobody reads any more: stop the engine now, whatever it was doing (W31)."""
+        self.status = 499
+        if self.connecting is not None:
+            self.connecting.cancel()
+            self.connecting = None
+        if self.upstream is not None:
+            upstream, self.upstream = self.upstream, None
+            upstream.let_go()
+            self.hub.counters[_ENGINE_ABORTS] += 1
         self.finish(monotonic_ns())
 
     def finish(self, now_ns: int) -> None:

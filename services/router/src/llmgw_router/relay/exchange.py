@@ -36,7 +36,6 @@ if TYPE_CHECKING:
 _RETRIES_STALE = COUNTER["retries_stale"]
 _CONNECTS = COUNTER["upstream_connects"]
 _ERROR_EVENTS = COUNTER["error_events"]
-_ENGINE_ABORTS = COUNTER["engine_aborts"]
 #: A stream that begins so may begin with a comment: a colon, or the end of a line.
 _NO_FIELD = b":\r\n"
 
@@ -392,16 +391,4 @@ class Exchange(Ending):
             connection.let_go()
         if self.endpoint is not None:
             self.endpoint.ended(self, connection.status)
-        self.finish(monotonic_ns())
-
-    def client_left(self) -> None:
-        """Nobody reads any more: stop the engine now, whatever it was doing (W31)."""
-        self.status = 499
-        if self.connecting is not None:
-            self.connecting.cancel()
-            self.connecting = None
-        if self.upstream is not None:
-            upstream, self.upstream = self.upstream, None
-            upstream.let_go()
-            self.hub.counters[_ENGINE_ABORTS] += 1
         self.finish(monotonic_ns())
