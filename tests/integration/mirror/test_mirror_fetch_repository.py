@@ -149,6 +149,20 @@ async def test_another_choice_of_a_commit_is_another_version(at: Looking, hub: H
     assert found[0].versions_here == (commit, f"{commit}-gguf-q8_0")
 
 
+async def test_a_version_of_another_commit_is_not_this_one(at: Looking, hub: HubRegistry) -> None:
+    await fetched(at, Order("org/m", groups=("gguf-q8_0",)))
+    hub.repos["org/m"].commit(FILES | {"m-Q8_0.gguf": b"newer"})
+    assert (await at.finding.look("org/m", None)).version_here == {}
+
+
+async def test_h22_gated_weights_alone_are_refused_without_a_token_too(at: Looking, hub: HubRegistry) -> None:
+    """Nothing beside them that would have been asked for, and refused, while looking."""
+    hub.add("org/g", GGUF, gated="auto").granted = {"granted"}
+    with pytest.raises(InvalidRequest) as told:
+        await at.fetching.fetch(Order("org/g"))
+    assert told.value.code == "gated"
+
+
 async def test_a_version_never_changes_what_it_means(at: Looking, hub: HubRegistry) -> None:
     await fetched(at, Order("org/m", model="mine", version="v1"))
     for dry in (at.fetching.preview, at.fetching.fetch):
