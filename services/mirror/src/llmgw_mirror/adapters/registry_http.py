@@ -194,7 +194,7 @@ class RegistryHttp:
             f"the registry at {shown(self.base_url)} cannot be asked: {what}",
             code="registry_unavailable" if failed.rests else "registry_odd",
             retry_after_s=left_s or failed.rest_s,
-            next_steps=["see `llmgwctl mirror registry`; what is here already is served without it"],
+            next_steps=["what is here is served without it; how it fares: llmgwctl mirror registry"],
         )
 
     async def _follow(self, trail: list[str], most_bytes: int) -> tuple[Said | None, bytes, str | None]:
