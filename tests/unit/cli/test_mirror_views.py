@@ -10,7 +10,16 @@ import pytest
 
 from llmgw.v1 import mirror_pb2 as pb
 from llmgw.v1 import operator_pb2
-from llmgw_controller.cli.mirror import bundles, downloads, fetching, finding, past, removing, versions
+from llmgw_controller.cli.mirror import (
+    bundles,
+    downloads,
+    fetching,
+    finding,
+    past,
+    registry,
+    removing,
+    versions,
+)
 from llmgw_controller.cli.mirror.downloads import Downloads
 from llmgw_controller.cli.mirror.fleet import Fleet, classes_of
 from llmgw_controller.cli.mirror.words import offer
@@ -142,7 +151,7 @@ EVIL: dict[str, Callable[[Page], object]] = {
     ),
     "search": lambda page: finding.render_search(page, fill(mirrored.found()), words="x"),
     "files": lambda page: finding.render_files(page, fill(mirrored.files()), Fleet((), unknown="\x1b[31m")),
-    "registry": lambda page: finding.render_registry(page, fill(mirrored.registry_away())),
+    "registry": lambda page: registry.render_registry(page, fill(mirrored.registry_away())),
     "fetch": lambda page: fetching.render_asked(page, fill(asked()), CHECKED, wish(), dry_run=True),
     "versions": lambda page: versions.render_versions(page, fill(mirrored.versions()), with_files=True),
     "remove": lambda page: removing.render_removed(
@@ -209,9 +218,9 @@ def test_a_cap_is_told_with_its_end_and_none_is_not(cap, said):
 
 def test_no_registry_is_told_with_what_to_do_and_is_no_trouble():
     page = Page()
-    assert finding.render_registry(page, pb.GetRegistryResponse()) == 0
+    assert registry.render_registry(page, pb.GetRegistryResponse()) == 0
     assert "no registry is configured" in page.plain()
-    assert finding.registry_json(pb.GetRegistryResponse())["base_url"] is None
+    assert registry.registry_json(pb.GetRegistryResponse())["base_url"] is None
 
 
 def test_m23_a_version_is_as_its_worst_file_in_words():
@@ -339,7 +348,7 @@ def test_a_fleet_is_its_smallest_memory_and_largest_nodes():
         lambda: downloads.downloads_json(moving()),
         lambda: finding.search_json(mirrored.found()),
         lambda: finding.files_json(mirrored.files(), UNCHECKED),
-        lambda: finding.registry_json(mirrored.registry_away()),
+        lambda: registry.registry_json(mirrored.registry_away()),
         lambda: fetching.fetch_json(asked(), UNCHECKED, dry_run=True),
         lambda: versions.versions_json(mirrored.versions()),
         lambda: removing.removed_json(known(), freed(), held(), dry_run=False),

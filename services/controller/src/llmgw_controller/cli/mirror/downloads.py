@@ -12,8 +12,8 @@ from llmgw_controller.cli import bars
 from llmgw_controller.cli.as_json import Json, opt
 from llmgw_controller.cli.exits import EXIT_TROUBLE
 from llmgw_controller.cli.mirror.client import TIMEOUT_S, MirrorSession
-from llmgw_controller.cli.mirror.finding import registry_json, trouble_line
 from llmgw_controller.cli.mirror.names import label, typed
+from llmgw_controller.cli.mirror.registry import registry_json, trouble_line
 from llmgw_controller.cli.mirror.words import file_word, odd, version_json
 from llmgw_controller.cli.page import Page, Piece, wrapped
 from llmgw_controller.cli.text import count, duration, iso, moment, size, size_of

@@ -12,6 +12,7 @@ from llmgw_controller.cli.mirror import (
     fetching,
     finding,
     past,
+    registry,
     removing,
     suggesting,
     versions,
@@ -63,7 +64,7 @@ def mirror(
 
 
 for command in (
-    finding.search, finding.files, finding.registry, fetching.fetch, downloads.downloads, versions.versions,
+    finding.search, finding.files, registry.registry, fetching.fetch, downloads.downloads, versions.versions,
     versions.verify, removing.remove, removing.restore, removing.removed, past.history, bundles.export,
     bundles.import_, bundles.bundles, suggesting.suggest,
 ):  # fmt: skip
