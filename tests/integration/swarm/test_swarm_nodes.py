@@ -7,7 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from llmgw_agent.adapters.piece_client import PieceClient
 from llmgw_kit.addresses import HostPort
+from llmgw_kit.errors import Unavailable
 from llmgw_mirror.core.versions import Source
 from tests.integration.mirror.scripted import upstream
 from tests.integration.mirror.world import World, content_of, listening, sha256_of, until, world
@@ -148,7 +150,11 @@ async def test_a_version_that_is_removed_is_shared_no_more(link: Narrow, tmp_pat
     async with AsyncExitStack() as stack, asyncio.timeout(60):
         first, second = await nodes(stack, tmp_path, 2)
         await first.fetch(link.url)
+        client, count = PieceClient(*second.sessions), 1 + 31 + 30
+        assert await client.have(first.url, KEY, count) == (1 << count) - 1
         await first.weights.remove(KEY)
+        with pytest.raises(Unavailable, match="404"):
+            await client.have(first.url, KEY, count)
         await second.fetch(link.url)
         assert second.files() == FILES
         assert second.pieces.from_peers == 0
