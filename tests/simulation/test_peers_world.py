@@ -11,6 +11,9 @@ import pytest
 from llmgw_agent.core.pieces import Ask, Snapshot, plan_next
 from tests.simulation.peers_world import COPY_S, Node, World
 
+#: Virtual time costs real work: tens of thousands of pieces, on a machine that may be busy.
+pytestmark = pytest.mark.timeout(300)
+
 
 def fetched(
     n: int, pieces: int, bm: float, *, change: Callable[[World], None] = lambda _: None, most: float = 5.0,
