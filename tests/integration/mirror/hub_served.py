@@ -3,7 +3,7 @@
 import hashlib
 import json
 import struct
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,7 +15,7 @@ from yarl import URL
 from llmgw_kit.addresses import HostPort
 from llmgw_mirror.adapters.listings import put_listing
 from llmgw_mirror.adapters.store import version_id
-from llmgw_mirror.core.versions import Repository, Source
+from llmgw_mirror.core.versions import Proof, Receipt, Repository, Source, wish
 
 from .hub_programs import HubClient
 from .scripted import Upstream
@@ -88,6 +88,17 @@ class Served:
 
     async def have(self, files: Mapping[str, bytes] = FILES, *, repo: str = "org/m", **more: Any) -> None:
         await self.here.settled(repo, await self.put(files, repo=repo, **more))
+
+    def lay(self, paths: Sequence[str], content: bytes, *, repo: str = "org/m") -> None:
+        """Many files of one content, as if fetched: each fetch would wait for the disk many times."""
+        store, sha256 = self.here.store, sha256_of(content)
+        store.blob(sha256).parent.mkdir(exist_ok=True)
+        store.blob(sha256).write_bytes(content)
+        files = [Source(path, "http://h.invalid/x", sha256, len(content)) for path in paths]
+        store.create(wish(repo, COMMIT, files, now=0.0, repository=Repository(repo, COMMIT, "main")))
+        receipt = Receipt(sha256, len(content), Proof.SHA256, at=0.0)
+        for path in paths:
+            store.put_receipt(version_id(repo, COMMIT), path, receipt)
 
     def source(self, path: str, content: bytes) -> Source:
         """As a registry describes it: weights by sha256, the rest by their git ids."""

@@ -164,8 +164,8 @@ async def test_hf_transfer_reads_ranges_side_by_side(served: Served, generation:
 @generations
 async def test_below_a_prefix_and_over_several_pages(hub: Upstream, tmp_path: Path, generation: int) -> None:
     async with serving(tmp_path, hub, hub_prefix="/hub/v1") as served:
-        files = {f"folder/{n:04}.txt": b"x" for n in range(60)}
-        await served.have(files)
+        files = [f"folder/{n:04}.txt" for n in range(60)]
+        served.lay(files, b"x")
         client = served.client(generation, prefix="/hub/v1")
         asked = {"act": "tree", "repo": "org/m", "recursive": True, "expand": True}
         tree, snapshot = await client.act("several", acts=[asked, {"act": "snapshot", "repo": "org/m"}])
