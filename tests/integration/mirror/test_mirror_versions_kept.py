@@ -222,6 +222,14 @@ async def test_two_who_look_at_content_cut_short_set_it_aside_once(hub: Upstream
     assert len(hub.requests) == 2
 
 
+async def test_content_that_another_mirror_has_set_aside_is_set_aside(hub: Upstream, here: World) -> None:
+    """Two processes hold no lock in common while they look."""
+    await here.fetch(Source("w", hub.put("/w", BIG), SHA))
+    for _ in range(2):
+        here.store.set_aside(SHA)
+    assert len(list(here.store.damaged.iterdir())) == 1
+
+
 async def test_no_room_is_told_before_a_byte_is_written(hub: Upstream, tmp_path: Path) -> None:
     async with world(tmp_path / "store", disk_reserve_bytes=1 << 60) as here:
         file = await here.fetch_one(hub.put("/w", BIG))
