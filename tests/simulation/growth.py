@@ -3,10 +3,11 @@ within a bound; that they leave again is looked at when all must be well."""
 
 from typing import TYPE_CHECKING
 
-from tests.simulation.hunger import room_of
+from tests.simulation.hunger import DEAF_S, room_of
 from tests.simulation.models import GROWING
 
 if TYPE_CHECKING:
+    from tests.simulation.agent import Agent
     from tests.simulation.sim import Sim
 
 LOOK_S = 5.0
@@ -37,12 +38,27 @@ class Growth:
             if one.replica_id.startswith(f"{GROWING}/")
         )
         assert model.max_replicas is not None
-        # One that answers nothing is taken down first, and where its agent is deaf that takes its time.
+        # One that answers nothing is taken down first, and where its agent is deaf that takes its time. Those
+        # of a node out of reach count until it is given up: they may still serve.
+        if any(self._counts_on(agent) for agent in sim.agents):
+            self._since = None
+            return
         if serving != 1 or not room_of(sim, model, beside_itself=True):
             self._since = None
             return
         if self._since is None:
             self._since = sim.world.now
         waited_s = sim.world.now - self._since
-        if waited_s > BOUND_S:
+        if waited_s > BOUND_S + (DEAF_S if any(agent.deaf for agent in sim.agents) else 0.0):
             sim.checks.fail(f"{GROWING} has one replica after {waited_s:.0f} s of waiting, and there is room")
+
+    def _counts_on(self, agent: "Agent") -> bool:
+        """It is away, not for so long yet that it is given up, and was told to run one of these."""
+        away = self.sim.checks.away.get(agent.row.node_id)
+        if away is None or away[1] is not None:
+            return False
+        # As long again as a look and a pass take.
+        given_up = self.sim.world.now - away[0] > self.sim.checks.lost_after_s + 2 * LOOK_S
+        return not given_up and any(
+            held.row.replica_id.startswith(f"{GROWING}/") for held in agent.journal.values()
+        )

@@ -217,6 +217,42 @@ def test_configuration_takes_over_what_was_added():
     assert [row.cause for row in load.live] == [Cause.CONFIGURATION, Cause.CONFIGURATION]
 
 
+def _after_a_loss(*causes: Cause) -> Load:
+    """m/1 and m/2 were on a node that is lost and wait to be placed again; m/3 stood in for it and serves."""
+    load = Load()
+    one = load.snap.catalog.models[M]
+    rows = [
+        replica(one, 1, Phase.BACKOFF, cause=causes[0]),
+        replica(one, 2, Phase.BACKOFF, cause=causes[1]),
+        replica(one, 3, Phase.READY, shard("m/3", "n1", 0), cause=causes[2]),
+    ]
+    load.snap = snapshot([one], [node("n1", 6)], rows, routers={"r1": member()})
+    load.held = 5
+    load.flights = {"m/3": 4}
+    return load
+
+
+@pytest.mark.parametrize(
+    "causes",
+    [
+        (Cause.CONFIGURATION, Cause.DEMAND, Cause.ACTIVATION),
+        (Cause.DEMAND, Cause.CONFIGURATION, Cause.ACTIVATION),
+    ],
+    ids=["who leaves was added", "who leaves was kept"],
+)
+def test_who_stood_in_for_a_lost_node_takes_the_place_of_who_leaves(causes):
+    """Found by the simulation, seed 300948: three replicas became one in a single pass, one of them just
+    placed, and a moment later there was one more again."""
+    load = _after_a_loss(*causes)
+    load.run(4)
+    assert len(load.live) == 2
+    placed = {row.replica_id for row in load.live}
+    load.run(60)
+    assert "m/3" in placed
+    assert {row.replica_id for row in load.live} >= placed, "nobody leaves who was just placed"
+    assert {row.cause for row in load.live if row.replica_id in placed} == {Cause.CONFIGURATION, Cause.DEMAND}
+
+
 def test_a_lower_bound_lets_the_surplus_go():
     load = Load()
     load.held = 5

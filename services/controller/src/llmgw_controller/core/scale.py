@@ -125,7 +125,9 @@ def _adopt(draft: Draft, model: Model) -> None:
         kept = [row for row in rows if row.cause is Cause.CONFIGURATION]
         for row in sorted(kept, key=lambda row: (row.created_at, row.replica_id))[model.replicas :]:
             draft.change(PutReplica(replace(row, cause=Cause.DEMAND)))
-    for row in [row for row in rows if row.cause is not Cause.CONFIGURATION][: max(0, missing)]:
+    others = [row for row in rows if row.cause is not Cause.CONFIGURATION]
+    # Those that were added last: each that configuration takes is one that demand has no more.
+    for row in sorted(others, key=lambda row: row.cause is Cause.DEMAND)[: max(0, missing)]:
         draft.change(PutReplica(replace(row, cause=Cause.CONFIGURATION)))
 
 
@@ -174,8 +176,20 @@ def _shrink(draft: Draft, model: Model) -> None:
             -int(row.replica_id.rpartition("/")[2]),
         )
 
-    for row in sorted(in_reach, key=leaves_first)[:surplus]:
+    leaving = sorted(in_reach, key=leaves_first)[:surplus]
+    for row in leaving:
         let_go(draft, row, because=f"{len(rows)} replicas, {wanted} wanted")
+    _inherit(draft, model, [row for row in rows if row not in leaving], leaving)
+
+
+def _inherit(draft: Draft, model: Model, staying: list[ReplicaRow], leaving: list[ReplicaRow]) -> None:
+    """What demand had brought up and leaves is replaced by what stays beyond the others' need, such as one
+    that stood in for a silent node: else fewer would be wanted at once, and one more a moment later."""
+    demanded = sum(row.cause is Cause.DEMAND for row in leaving)
+    beyond = sum(row.cause is not Cause.DEMAND for row in staying) - max(model.replicas, 1)
+    spare = [row for row in staying if row.cause is Cause.ACTIVATION]
+    for row in spare[: max(0, min(demanded, beyond))]:
+        draft.change(PutReplica(replace(row, cause=Cause.DEMAND)))
 
 
 def _retire(draft: Draft, model: Model) -> None:
