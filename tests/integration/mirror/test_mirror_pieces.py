@@ -164,6 +164,19 @@ async def test_nodes_hear_of_each_other_until_they_leave(node: Node) -> None:
     assert [one["url"] for one in told["peers"]] == ["http://node-0.test:8073"]
 
 
+async def test_nodes_that_come_in_one_moment_are_one_swarm(node: Node) -> None:
+    """The cold start of many nodes: none of the first requests may begin a swarm that the others are not in."""
+
+    def says(n: int) -> dict[str, Any]:
+        return {"url": f"http://node-{n}.test:8073", "have": bits_to_hex(0, LAYOUT.count)}
+
+    first = await asyncio.gather(*(node.post("next", {"lacks": ALL}) for _ in range(LAYOUT.count)))
+    assert sorted(int(headers["X-Llmgw-Piece"]) for _, _, headers in first) == list(range(LAYOUT.count))
+    await asyncio.gather(*(node.post("peers", says(n)) for n in range(10)))
+    told = json.loads((await node.post("peers", says(10)))[1])
+    assert len(told["peers"]) == 10
+
+
 @pytest.mark.parametrize(
     ("path", "body"),
     [

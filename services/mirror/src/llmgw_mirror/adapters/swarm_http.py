@@ -197,6 +197,8 @@ class SwarmHttp:
                 code="not_present",
                 retry_after_s=1.0,
             )
+        # Looked up anew: of many first requests at once, one begins the swarm and the rest join it.
+        known = self._versions.get((model, version))
         # In the order of the listing that nodes have: pieces are numbered by it on both sides.
         files = tuple(sorted(view.files, key=lambda file: file.source.path))
         if known is None or [one.sha256 for one in known.files] != [one.sha256 for one in files]:
