@@ -63,7 +63,7 @@ async def test_the_calls_about_what_is_here(cage: Cage, hub: Upstream, tmp_path:
         first, second = listed.versions
         assert first.verified_at_unix_s > 1_700_000_000
         (warning,) = first.warnings
-        assert (warning.code, warning.blocks) == ("stale_index", False)
+        assert (warning.code, warning.blocks) == ("missing_shard", False)
         assert "lost.bin" in warning.text
         assert not second.warnings
 

@@ -1,13 +1,10 @@
-"""What is due to be read again, which version a name means, and what an index says of its shards."""
-
-import json
+"""What is due to be read again, and which version a name means."""
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from llmgw_kit.errors import Conflict, InvalidRequest, NotFound
-from llmgw_mirror.core.indexes import is_index, lacking, named_shards
 from llmgw_mirror.core.resolving import by_name, by_place
 from llmgw_mirror.core.scrub import YIELD_MOST_S, Held, next_due, pause_s, wait_s
 from llmgw_mirror.core.versions import Repository, VersionView
@@ -118,29 +115,3 @@ def test_a_version_by_where_it_came_from() -> None:
     for revision in ("dev", "b2b", "c3c3"):
         with pytest.raises(NotFound, match="of repository 'org/r' is not here"):
             by_place(views, "org/r", revision)
-
-
-def index_of(*names: str) -> bytes:
-    return json.dumps(
-        {"metadata": {}, "weight_map": {f"t{n}": name for n, name in enumerate(names)}}
-    ).encode()
-
-
-def test_h19_an_index_names_its_shards_where_it_lies() -> None:
-    assert is_index("model.safetensors.index.json")
-    assert not is_index("config.json")
-    named = named_shards(
-        "unet/m.safetensors.index.json", index_of("m-1.safetensors", "m-2.safetensors", "m-1.safetensors")
-    )
-    assert named == frozenset({"unet/m-1.safetensors", "unet/m-2.safetensors"})
-    assert lacking(named, ["unet/m-1.safetensors", "m-2.safetensors"]) == ["unet/m-2.safetensors"]
-
-
-@pytest.mark.parametrize(
-    "content",
-    [b"", b"{", b"[]", b"3", b"{}", b'{"weight_map": 3}', b'{"weight_map": ["a"]}',
-     b'{"weight_map": {"t": 1}}',
-     b'{"weight_map": {"t": ["a"]}}', b"\xff\xfe", b"[" * 100_000],
-)  # fmt: skip
-def test_what_is_no_index_says_nothing(content: bytes) -> None:
-    assert named_shards("m.index.json", content) is None

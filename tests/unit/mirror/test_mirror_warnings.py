@@ -9,7 +9,7 @@ from llmgw_mirror.core.file_groups import FileGroup, grouped
 from llmgw_mirror.core.listed_files import ListedFile, OddFile
 from llmgw_mirror.core.registry_rows import NotAnAnswer, RepositoryListing
 from llmgw_mirror.core.warnings import CodeNamed, GpuClass, Warning
-from llmgw_mirror.core.weight_index import belongs, compared, named_files, worth_reading
+from llmgw_mirror.core.weight_index import belongs, compared, named_files, read_index, worth_reading
 
 from .test_mirror_file_groups import listed, split
 
@@ -27,9 +27,7 @@ def told_by_index(paths: Sequence[str], names: Sequence[str]) -> list[Warning]:
     found = grouped(listed(*paths, INDEX))
     index = named_files(INDEX, {"weight_map": {f"t{n}": name for n, name in enumerate(names)}})
     mismatch = compared(index, found[0], set(paths))
-    told = warnings.of_group(
-        found[0], safe=[], mismatches=[mismatch] if mismatch else [], unread=[], fleet=[]
-    )
+    told = warnings.of_group(found[0], safe=[], found=[mismatch] if mismatch else [], unread=[], fleet=[])
     return list(told)
 
 
@@ -45,7 +43,7 @@ def of_group(
     one: FileGroup, others: Sequence[FileGroup] = (), fleet: Sequence[GpuClass] = ()
 ) -> tuple[Warning, ...]:
     safe = warnings.safe_groups([one, *others])
-    return warnings.of_group(one, safe=safe, mismatches=[], unread=[], fleet=fleet)
+    return warnings.of_group(one, safe=safe, found=[], unread=[], fleet=fleet)
 
 
 # Indexes.
@@ -81,6 +79,14 @@ def test_h19_shards_that_the_index_leaves_out_would_be_lost_without_a_word() -> 
 def test_an_index_that_is_none(value: object) -> None:
     with pytest.raises(NotAnAnswer):
         named_files(INDEX, value)
+
+
+@pytest.mark.parametrize(
+    "content", [b"", b"{", b"3", b'{"weight_map": {"t": ["a"]}}', b"\xff\xfe", b"[" * 100_000]
+)
+def test_content_that_is_no_index(content: bytes) -> None:
+    with pytest.raises(NotAnAnswer):
+        read_index(INDEX, content)
 
 
 def test_an_index_names_files_of_its_own_folder() -> None:

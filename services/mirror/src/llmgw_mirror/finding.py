@@ -18,7 +18,7 @@ from llmgw_mirror.core.registry_names import check_repository, check_revision, i
 from llmgw_mirror.core.registry_rows import FoundRepository, RepositoryListing
 from llmgw_mirror.core.versions import Repository, VersionView, WeightsState
 from llmgw_mirror.core.warnings import GpuClass, Warning
-from llmgw_mirror.core.weight_index import compared, group_keys, index_key
+from llmgw_mirror.core.weight_index import mismatches, unread_for
 from llmgw_mirror.service import Mirror
 from llmgw_mirror.small_files import SmallFiles, SmallFilesReader
 
@@ -137,12 +137,10 @@ class Finding:
         safe = warnings.safe_groups(groups)
         about: dict[str, tuple[Warning, ...]] = {}
         for group in groups:
-            keys = group_keys(group)
-            own = [index for index in small.indexes if index_key(index.path) in keys]
             told = warnings.of_group(
                 group, safe=safe, fleet=fleet,
-                mismatches=[found for index in own if (found := compared(index, group, listed)) is not None],
-                unread=[why for path, why in small.unread.items() if index_key(path) in keys],
+                found=mismatches(group, small.indexes, listed),
+                unread=unread_for(group, small.unread),
             )  # fmt: skip
             come = to_come(group.files, space.here)
             room = warnings.disk(come, space.usable_bytes, self._reserve_bytes)

@@ -1,5 +1,6 @@
 """What is here, as its callers know it: listed with who reads it and what is odd, found by short names."""
 
+import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -8,9 +9,12 @@ from llmgw_mirror.adapters.disk import DiskThreads
 from llmgw_mirror.adapters.open_reads import OpenReads
 from llmgw_mirror.adapters.store import Store
 from llmgw_mirror.core.history import Entry
-from llmgw_mirror.core.indexes import INDEX_MAX_BYTES, is_index, lacking, named_shards
+from llmgw_mirror.core.registry_rows import NotAnAnswer
 from llmgw_mirror.core.resolving import by_name, by_place
 from llmgw_mirror.core.versions import VersionView
+from llmgw_mirror.core.warnings import Warning, of_version
+from llmgw_mirror.core.weight_files import is_index
+from llmgw_mirror.core.weight_index import INDEX_MAX_BYTES, ShardIndex, read_index
 from llmgw_mirror.ports import History
 from llmgw_mirror.removing import Removing
 from llmgw_mirror.service import Mirror
@@ -18,15 +22,17 @@ from llmgw_mirror.verifying import Verifying
 
 #: Lines of history: unless asked otherwise, and at most.
 HISTORY_USUAL, HISTORY_MOST = 100, 1000
+#: What they say is remembered of so many, the oldest forgotten first.
+INDEXES_REMEMBERED = 1000
 
 
 @dataclass(frozen=True)
-class Described:
-    """A version, who reads it now, and the files that its indexes name and it lacks, by index."""
+class KeptVersion:
+    """A version, who reads it now, and what it lacks."""
 
     view: VersionView
     readers: tuple[str, ...] = ()
-    lacking: tuple[tuple[str, tuple[str, ...]], ...] = ()
+    warnings: tuple[Warning, ...] = ()
 
 
 class Keeping:
@@ -43,28 +49,34 @@ class Keeping:
         self._history = history
         self.removing = removing
         self.verifying = verifying
-        #: What indexes name, by content; content never changes.
-        self._named: dict[tuple[str, str], frozenset[str]] = {}
+        #: What indexes name, or why they cannot be read, by path and content; content never changes.
+        self._indexes: dict[tuple[str, str], ShardIndex | str] = {}
 
-    async def versions(self, model: str | None = None) -> list[Described]:
+    async def versions(self, model: str | None = None) -> list[KeptVersion]:
         """All, or those of one model."""
         return [await self.described(view) for view in await self._mirror.versions(model)]
 
-    async def described(self, view: VersionView) -> Described:
+    async def described(self, view: VersionView) -> KeptVersion:
         """With what is known beside its files' states."""
         readers = self._reads.peers_of(file.sha256 for file in view.files if file.sha256 is not None)
-        paths = [file.source.path for file in view.files]
-        found = []
+        indexes: list[ShardIndex] = []
+        unread: dict[str, str] = {}
         for file in view.files:
-            if file.sha256 is not None and is_index(file.source.path):
-                missing = lacking(await self._shards(file.source.path, file.sha256), paths)
-                if missing:
-                    found.append((file.source.path, tuple(missing)))
-        return Described(view, tuple(readers), tuple(found))
+            path = file.source.path
+            if file.sha256 is not None and is_index(path):
+                said = await self._index(path, file.sha256)
+                if isinstance(said, ShardIndex):
+                    indexes.append(said)
+                elif said is not None:
+                    unread[path] = f"{path}: {said}"
+        paths = [file.source.path for file in view.files]
+        # Thousands of names against the table of formats: the loop serves nodes meanwhile.
+        told = await asyncio.to_thread(of_version, paths, indexes, unread)
+        return KeptVersion(view, tuple(readers), told)
 
     async def resolve(
         self, *, model: str | None, version: str | None, repository: str | None, revision: str | None
-    ) -> Described:
+    ) -> KeptVersion:
         """The one version that is meant. Raises InvalidRequest, NotFound, Conflict."""
         views = await self._mirror.versions()
         if version is not None and repository is None and revision is None:
@@ -89,18 +101,28 @@ class Keeping:
         """Total and free bytes."""
         return await self._mirror.disk()
 
-    async def _shards(self, path: str, sha256: str) -> frozenset[str]:
-        """What an index names; nothing when it cannot be read as one."""
-        if (path, sha256) not in self._named:
+    async def _index(self, path: str, sha256: str) -> ShardIndex | str | None:
+        """What an index names; or why it cannot be read as one. None: its content went away."""
+        if (path, sha256) not in self._indexes:
 
-            def read() -> frozenset[str]:
+            def read() -> ShardIndex | str | None:
                 size = self._store.blob_size(sha256)
-                if size is None or size > INDEX_MAX_BYTES:
-                    return frozenset()
-                return named_shards(path, self._store.blob(sha256).read_bytes()) or frozenset()
+                if size is None:
+                    return None
+                if size > INDEX_MAX_BYTES:
+                    return f"it has {size} bytes; at most {INDEX_MAX_BYTES} are read"
+                try:
+                    return read_index(path, self._store.blob(sha256).read_bytes())
+                except NotAnAnswer as e:
+                    return str(e)
 
             try:
-                self._named[path, sha256] = await self._threads.run(read)
+                said = await self._threads.run(read)
             except OSError:
-                return frozenset()  # it went away in this moment
-        return self._named[path, sha256]
+                return None  # it went away in this moment
+            if said is None:
+                return None
+            self._indexes[path, sha256] = said
+            while len(self._indexes) > INDEXES_REMEMBERED:
+                del self._indexes[next(iter(self._indexes))]
+        return self._indexes[path, sha256]

@@ -3,26 +3,17 @@
 from llmgw.v1 import mirror_pb2
 from llmgw_mirror.adapters.removals import Removal
 from llmgw_mirror.core.history import Entry
-from llmgw_mirror.keeping import Described
+from llmgw_mirror.keeping import KeptVersion
 from llmgw_mirror.verifying import Verified
 from llmgw_mirror.wire import version_to
+from llmgw_mirror.wire_registry import warning_to
 
 
-def described_to(described: Described) -> mirror_pb2.WeightsVersion:
-    message = version_to(described.view)
-    message.readers.extend(described.readers)
-    message.warnings.extend(_stale_index(path, missing) for path, missing in described.lacking)
+def described_to(kept: KeptVersion) -> mirror_pb2.WeightsVersion:
+    message = version_to(kept.view)
+    message.readers.extend(kept.readers)
+    message.warnings.extend(warning_to(one) for one in kept.warnings)
     return message
-
-
-def _stale_index(path: str, missing: tuple[str, ...]) -> mirror_pb2.Warning:
-    some = ", ".join(missing[:3]) + (f" and {len(missing) - 3} more" if len(missing) > 3 else "")
-    return mirror_pb2.Warning(
-        code="stale_index",
-        text=f"{path} names files that this version does not have: {some}; either they are missing here, or "
-        "the index is older than the files",
-        next_steps=["fetch a version that has them too, or see whether the engine loads it as it is"],
-    )
 
 
 def verified_to(word: Verified) -> mirror_pb2.VerifyVersionResponse:

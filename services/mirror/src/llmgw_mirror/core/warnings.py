@@ -1,13 +1,13 @@
 """What will break, told before a byte is fetched: one line each, with what to do about it."""
 
-from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
 
-from llmgw_mirror.core.file_groups import FileGroup
+from llmgw_mirror.core.file_groups import FileGroup, grouped
 from llmgw_mirror.core.listed_files import ListedFile
 from llmgw_mirror.core.registry_rows import RepositoryListing
 from llmgw_mirror.core.weight_files import is_code
-from llmgw_mirror.core.weight_index import Mismatch
+from llmgw_mirror.core.weight_index import Mismatch, ShardIndex, mismatches, unread_for
 
 #: Memory beside the weights that a start needs at the very least: activations, graphs, some KV cache.
 OVERHEAD = 1.2
@@ -103,33 +103,59 @@ def _remote_code(listing: RepositoryListing, code: CodeNamed) -> Warning | None:
 
 
 def of_group(
-    group: FileGroup, *, safe: Sequence[str], mismatches: Sequence[Mismatch], unread: Sequence[str],
+    group: FileGroup, *, safe: Sequence[str], found: Sequence[Mismatch], unread: Sequence[str],
     fleet: Sequence[GpuClass],
 ) -> tuple[Warning, ...]:  # fmt: skip
-    """What is wrong with one choice. `safe`: whole groups that are no pickles; `unread`: its indexes that
-    could not be read, each with why."""
-    found = [_mismatch(group, one) for one in mismatches]
-    if not mismatches and (gap := _gap(group)) is not None:
-        found.append(gap)
+    """What is wrong with one choice. `safe`: whole groups that are no pickles; `found`: of its indexes;
+    `unread`: those of them that could not be read, each with why."""
+    told = _of_shards(group, found, "the repository")
     if group.pickled:
-        found.append(_pickled(safe))
+        told.append(_pickled(safe))
     if group.format == "gguf-pieces":
-        found.append(Warning(
+        told.append(Warning(
             "pieces", "these are pieces to be joined by hand; no engine loads them as they are",
             ("take another group, or join them and publish the result",), blocks=True,
         ))  # fmt: skip
-    found += [Warning("index_unread", f"an index was not read: {why}") for why in unread]
-    found += of_files(group.files)
+    told += _of_unread(unread)
+    told += of_files(group.files)
     if (fit := fits(group.total_bytes, fleet)) is not None:
-        found.append(fit)
-    return tuple(found)
+        told.append(fit)
+    return tuple(told)
 
 
-def _mismatch(group: FileGroup, one: Mismatch) -> Warning:
+def of_version(
+    paths: Sequence[str], indexes: Sequence[ShardIndex], unread: Mapping[str, str]
+) -> tuple[Warning, ...]:
+    """What lacks in a version that is kept, by its files' paths. Nothing blocks: it was fetched already, from
+    explicit URLs or by somebody who accepted it. `unread`: indexes that could not be read, by path."""
+    told: list[Warning] = []
+    for group in grouped([ListedFile(path) for path in paths]):
+        shards = _of_shards(group, mismatches(group, indexes, paths), "this version")
+        told += [replace(one, next_steps=_KEPT_STEPS, blocks=False) for one in shards]
+        told += _of_unread(unread_for(group, unread))
+    return tuple(told)
+
+
+_KEPT_STEPS = ("fetch a version that has all of them, or see whether the engine loads it as it is",)
+
+
+def _of_shards(group: FileGroup, found: Sequence[Mismatch], place: str) -> list[Warning]:
+    """`place`: where the files are looked for."""
+    told = [_mismatch(group, one, place) for one in found]
+    if not found and (gap := _gap(group)) is not None:
+        told.append(gap)
+    return told
+
+
+def _of_unread(unread: Sequence[str]) -> list[Warning]:
+    return [Warning("index_unread", f"an index was not read: {why}") for why in unread]
+
+
+def _mismatch(group: FileGroup, one: Mismatch, place: str) -> Warning:
     if one.stale:
         there = len(group.files)
         text = (
-            f"{one.index} names {one.named} shards, {len(one.missing)} of them not in the repository; "
+            f"{one.index} names {one.named} shards, {len(one.missing)} of them not in {place}; "
             f"{there} other shards are whole by their own numbers"
             if one.missing
             else f"{one.index} does not name {len(one.left_out)} of the shards: {_some(one.left_out)}"
@@ -139,7 +165,7 @@ def _mismatch(group: FileGroup, one: Mismatch) -> Warning:
             ("take another revision or another group", "accept stale_index if the engine reads no index"),
             blocks=True,
         )  # fmt: skip
-    text = f"{one.index} names {one.named} shards, {len(one.missing)} are not in the repository"
+    text = f"{one.index} names {one.named} shards, {len(one.missing)} are not in {place}"
     return Warning(
         "missing_shard", f"{text}: {_some(one.missing)}",
         ("take another revision: this one was perhaps never uploaded whole",), blocks=True,

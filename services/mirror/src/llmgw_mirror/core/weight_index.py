@@ -11,7 +11,7 @@ from typing import Any
 from llmgw_kit.errors import InvalidRequest
 from llmgw_mirror.core.file_groups import FileGroup
 from llmgw_mirror.core.names import check_path
-from llmgw_mirror.core.registry_rows import NotAnAnswer
+from llmgw_mirror.core.registry_rows import NotAnAnswer, parse
 from llmgw_mirror.core.weight_files import is_index, read_name
 
 #: Indexes of the largest models have some 10 MB.
@@ -47,6 +47,11 @@ def named_files(path: str, value: Any) -> ShardIndex:
         except InvalidRequest as e:
             raise NotAnAnswer(f"it names a file that is refused: {e.text}") from None
     return ShardIndex(path, frozenset(found))
+
+
+def read_index(path: str, content: bytes) -> ShardIndex:
+    """Raises NotAnAnswer."""
+    return named_files(path, parse(content))
 
 
 #: Folder, format, stem and quantisation: what an index and the shards it speaks for have in common.
@@ -102,6 +107,21 @@ def compared(index: ShardIndex, group: FileGroup, listed: Collection[str]) -> Mi
     if not missing and not left_out:
         return None
     return Mismatch(index.path, len(index.names), missing, left_out, stale=group.whole and bool(left_out))
+
+
+def mismatches(
+    group: FileGroup, indexes: Iterable[ShardIndex], listed: Collection[str]
+) -> tuple[Mismatch, ...]:
+    """Of those that loaders would read for this group."""
+    keys = group_keys(group)
+    own = (index for index in indexes if index_key(index.path) in keys)
+    return tuple(found for index in own if (found := compared(index, group, listed)) is not None)
+
+
+def unread_for(group: FileGroup, unread: Mapping[str, str]) -> tuple[str, ...]:
+    """Why indexes that loaders would read for this group could not be read here. `unread`: by path."""
+    keys = group_keys(group)
+    return tuple(why for path, why in unread.items() if index_key(path) in keys)
 
 
 def worth_reading(paths: Iterable[str], groups: Iterable[FileGroup]) -> tuple[str, ...]:
