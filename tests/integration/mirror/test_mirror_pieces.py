@@ -13,6 +13,7 @@ import pytest
 from yarl import URL
 
 from llmgw_kit.addresses import HostPort
+from llmgw_kit.errors import Unavailable
 from llmgw_kit.pieces import Layout, bits_to_hex
 from llmgw_kit.testing.clock import FakeClock
 from llmgw_mirror.adapters.piece_hashes import PieceHashes
@@ -107,6 +108,60 @@ async def test_no_node_is_told_the_pieces_of_content_that_rotted(here: World, hu
     await made.close()
 
 
+async def test_pieces_that_cannot_be_noted_are_told_all_the_same(here: World, hub: Upstream) -> None:
+    """A full or read-only disk: it is no fault of the content."""
+    await here.fetch_one(hub.put("/w", BIG))
+    (here.store.root / "pieces").write_bytes(b"")
+    told: list[str] = []
+    made = PieceHashes(here.store, FakeClock(), piece_bytes=PIECE, on_damaged=told.append)
+    assert await made.of(sha256_of(BIG), len(BIG)) is None
+    await until(lambda: not made.making)
+    assert await made.of(sha256_of(BIG), len(BIG)) == tuple(hashes(BIG))
+    assert told == []
+    await made.close()
+
+
+async def test_content_that_cannot_be_read_is_not_called_damaged(
+    here: World, hub: Upstream, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await here.fetch_one(hub.put("/w", BIG))
+    (here.store.root / "aside").mkdir()
+    told: list[str] = []
+    clock = FakeClock()
+    made = PieceHashes(here.store, clock, piece_bytes=PIECE, on_damaged=told.append)
+    with monkeypatch.context() as patched:
+        # What open(2) refuses here even to root, as a failing disk refuses read(2).
+        patched.setattr(here.store, "blob", lambda sha256: here.store.root / "aside")
+        assert await made.of(sha256_of(BIG), len(BIG)) is None
+        await until(lambda: not made.making)
+    with pytest.raises(Unavailable, match="Is a directory") as refused:
+        await made.of(sha256_of(BIG), len(BIG))
+    assert refused.value.code == "disk_trouble"
+    assert "damaged" not in refused.value.text
+    assert told == []
+    await clock.advance(60.0)
+    assert await made.of(sha256_of(BIG), len(BIG)) is None, "it is tried again"
+    await until(lambda: not made.making)
+    assert await made.of(sha256_of(BIG), len(BIG)) == tuple(hashes(BIG))
+    await made.close()
+
+
+async def test_what_was_found_wrong_is_remembered_for_a_minute_only(here: World, hub: Upstream) -> None:
+    clock = FakeClock()
+    made = PieceHashes(here.store, clock, piece_bytes=PIECE)
+    for n in range(3):
+        data = content_of(2 * PIECE, seed=10 + n)
+        await here.fetch(Source("w", hub.put(f"/{n}", data)), version=f"v{n}")
+        blob = here.store.blob(sha256_of(data))
+        blob.chmod(0o600)
+        blob.write_bytes(b"\0" * len(data))
+        await made.of(sha256_of(data), len(data))
+        await until(lambda: not made.making)
+        assert made.refused == 1
+        await clock.advance(61.0)
+    await made.close()
+
+
 async def test_what_is_published_is_hashed_before_anybody_asks(here: World, hub: Upstream) -> None:
     clock = FakeClock()
     made = PieceHashes(here.store, clock, piece_bytes=PIECE)
@@ -165,7 +220,7 @@ async def test_nodes_hear_of_each_other_until_they_leave(node: Node) -> None:
 
 
 async def test_nodes_that_come_in_one_moment_are_one_swarm(node: Node) -> None:
-    """The cold start of many nodes: none of the first requests may begin a swarm that the others are not in."""
+    """The cold start of many nodes: none may begin a swarm that the others are not in."""
 
     def says(n: int) -> dict[str, Any]:
         return {"url": f"http://node-{n}.test:8073", "have": bits_to_hex(0, LAYOUT.count)}

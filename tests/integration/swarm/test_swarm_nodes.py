@@ -10,6 +10,7 @@ import pytest
 from llmgw_agent.adapters.piece_client import PieceClient
 from llmgw_kit.addresses import HostPort
 from llmgw_kit.errors import Unavailable
+from llmgw_mirror.adapters.piece_hashes import DISK_TROUBLE, PieceHashes
 from llmgw_mirror.core.versions import Source
 from tests.integration.mirror.scripted import upstream
 from tests.integration.mirror.world import World, content_of, listening, sha256_of, until, world
@@ -71,6 +72,20 @@ async def test_with_peers_off_each_node_costs_a_copy(link: Narrow, tmp_path: Pat
         assert all(one.files() == FILES for one in two)
         assert link.passed > 2 * BYTES
         assert not any(one.pieces.from_peers or one.sharing.sent_bytes for one in two)
+
+
+async def test_a_mirror_whose_disk_gives_no_pieces_is_asked_for_whole_files(
+    link: Narrow, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def of(hashes: PieceHashes, sha256: str, size: int) -> None:
+        raise Unavailable(f"content {sha256} cannot be read", code=DISK_TROUBLE, retry_after_s=60.0)
+
+    monkeypatch.setattr(PieceHashes, "of", of)
+    link.bytes_s = BYTES * 10
+    async with AsyncExitStack() as stack, asyncio.timeout(60):
+        (one,) = await nodes(stack, tmp_path, 1)
+        await one.fetch(link.url)
+        assert one.files() == FILES
 
 
 async def test_a_node_that_dies_half_way_stops_nobody(link: Narrow, tmp_path: Path) -> None:

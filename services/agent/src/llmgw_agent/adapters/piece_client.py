@@ -4,6 +4,7 @@ What comes is not believed: the caller checks every piece against the mirror's h
 """
 
 import json
+import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -16,6 +17,10 @@ from llmgw_agent.core.weights import Listing, WeightsKey
 from llmgw_kit.errors import InvalidRequest, LlmgwError, Unavailable
 from llmgw_kit.pieces import Layout, bits_from_hex, bits_to_hex
 
+log = logging.getLogger(__name__)
+
+#: What a mirror says whose disk does not let it hash pieces (llmgw_mirror's piece_hashes).
+DISK_TROUBLE = "disk_trouble"
 #: Small answers; and pieces, which may wait in line before their first byte.
 SHORT = aiohttp.ClientTimeout(total=10.0, sock_connect=3.0)
 PIECE = aiohttp.ClientTimeout(total=300.0, sock_connect=3.0, sock_read=20.0)
@@ -60,14 +65,18 @@ class PieceClient:
         self._session, self._peers = session, peers
 
     async def table(self, mirror: str, listing: Listing) -> Table | None:
-        """None: this mirror offers no pieces. Raises Unavailable."""
+        """None: this mirror offers no pieces, or its disk gives it none. Raises Unavailable."""
         try:
             async with self._session.get(_version(mirror, listing.key, "pieces"), timeout=SHORT) as answer:
                 if answer.status in (404, 405):
                     return None
+                said = await answer.read()
+                if answer.status == 503 and _code(said) == DISK_TROUBLE:
+                    log.warning("%s is fetched in whole files: mirror %s cannot hash it", listing.key, mirror)
+                    return None
                 if answer.status != 200:
                     raise Unavailable(f"mirror {mirror} answered {answer.status} for pieces of {listing.key}")
-                body = json.loads(await answer.read())
+                body = json.loads(said)
         except (aiohttp.ClientError, OSError, TimeoutError, ValueError) as e:
             raise Unavailable(f"mirror {mirror}, pieces of {listing.key}: {_why(e)}") from None
         return parse_table(body, listing)
@@ -196,6 +205,15 @@ def _hashes(told: Sequence[str] | None, count: int) -> list[bytes | None]:
     if len(found) != count or any(one is None or len(one) != 32 for one in found):
         raise ValueError(f"{len(found)} hashes where {count} are due")
     return found
+
+
+def _code(said: bytes) -> str | None:
+    """Of a refusal in the mirror's form; None: it has another."""
+    try:
+        code = json.loads(said)["error"]["code"]
+    except (KeyError, TypeError, ValueError):
+        return None
+    return code if isinstance(code, str) else None
 
 
 def _version(mirror: str, key: WeightsKey, word: str) -> URL:

@@ -14,6 +14,7 @@ import json
 import logging
 import threading
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 
 from llmgw_kit.clock import Clock
@@ -26,16 +27,28 @@ log = logging.getLogger(__name__)
 
 LAYOUT = 1
 READ_BYTES = 1 << 20
+#: Nodes know this code: they take whole files then.
+DISK_TROUBLE = "disk_trouble"
 #: Contents hashed at one time: each is one thread's work, and fetches need the rest.
 AT_ONCE = 2
 #: Files whose hashes are kept in memory; 140 GB are 9,000 of 64 characters.
 REMEMBERED = 512
-#: Content that was found damaged is not read again for so long.
-DAMAGED_S = 60.0
+#: Content that was found damaged, or could not be read, is not read again for so long.
+REFUSED_S = 60.0
 
 
 class Damaged(Exception):
     """Content is not what its name says."""
+
+
+@dataclass(frozen=True)
+class _Refused:
+    """Why nobody is told the pieces of a content until `until` (monotonic seconds)."""
+
+    until: float
+    text: str
+    code: str
+    next_step: str
 
 
 class PieceHashes:
@@ -51,23 +64,24 @@ class PieceHashes:
         self._threads = DiskThreads(AT_ONCE + 1)
         self._known: dict[str, tuple[str, ...]] = {}
         self._making: dict[str, asyncio.Task[None]] = {}
-        self._damaged: dict[str, float] = {}
+        self._refused: dict[str, _Refused] = {}
         self._room = asyncio.Semaphore(AT_ONCE)
         self._stop = threading.Event()
 
     async def of(self, sha256: str, size: int) -> tuple[str, ...] | None:
         """Of content that is published; None: they are being made, ask again. Raises Unavailable when the
-        content was found damaged."""
+        content was found damaged, or cannot be read."""
         if size == 0:
             return ()
         if size <= self.piece_bytes:
             return (sha256,)
         if (known := self._known.get(sha256)) is not None:
             return known
-        if self._clock.monotonic_s() < self._damaged.get(sha256, 0.0):
+        now, refused = self._clock.monotonic_s(), self._refused.get(sha256)
+        if refused is not None and now < refused.until:
             raise Unavailable(
-                f"content {sha256} was found damaged", code="damaged", retry_after_s=DAMAGED_S,
-                next_steps=["it is being set aside and fetched again; ask again then"],
+                refused.text, code=refused.code, retry_after_s=refused.until - now,
+                next_steps=[refused.next_step],
             )  # fmt: skip
         if sha256 in self._making:
             return None
@@ -90,16 +104,30 @@ class PieceHashes:
         """Contents being hashed or waiting for it."""
         return len(self._making)
 
+    @property
+    def refused(self) -> int:
+        """Contents whose pieces are told to nobody at present."""
+        return len(self._refused)
+
     async def watch(self, interval_s: float) -> None:
         """Make those of what is published from now on: the nodes that want it come in the next seconds."""
         known = set(await self._threads.run(self._store.every_blob))
         while True:
             await self._clock.sleep(interval_s)
-            now = set(await self._threads.run(self._store.every_blob))
+            try:
+                now = set(await self._threads.run(self._store.every_blob))
+            except OSError as e:
+                log.warning(
+                    "what is published cannot be listed, so its pieces are hashed when asked for: %s", e
+                )
+                continue
             for sha256 in sorted(now - known):
                 size = await self._threads.run(self._store.blob_size, sha256)
-                if size is not None and not self._path(sha256).exists():
-                    self.prepare(sha256, size)
+                if size is not None:
+                    # What is noted already is read, not hashed, at the first ask.
+                    noted = await self._threads.run(self._read, sha256, size)
+                    if noted is None:
+                        self.prepare(sha256, size)
             known = now
 
     async def close(self) -> None:
@@ -122,15 +150,29 @@ class PieceHashes:
                 pieces = await self._threads.run(self._hash, sha256, size)
             except Damaged as e:
                 log.error("content %s is damaged: %s; no node is told its pieces", sha256, e)
-                self._damaged[sha256] = self._clock.monotonic_s() + DAMAGED_S
+                self._refuse(
+                    sha256, f"content {sha256} was found damaged", "damaged",
+                    "it is being set aside and fetched again; ask again then",
+                )  # fmt: skip
                 self._on_damaged(sha256)
                 return
+            except FileNotFoundError:
+                return  # removed in this moment; whoever asks again hears it from the version
             except OSError as e:
-                log.warning("the pieces of %s cannot be hashed or noted: %s", sha256, e)
-                self._damaged[sha256] = self._clock.monotonic_s() + DAMAGED_S
+                # The disk's fault, and no word about the content.
+                log.warning("the pieces of %s cannot be hashed: %s", sha256, e)
+                self._refuse(
+                    sha256, f"content {sha256} cannot be read in pieces: the disk says {e.strerror or e}",
+                    DISK_TROUBLE, "see whether the mirror's disk is failing; files may be had whole",
+                )  # fmt: skip
                 return
         if pieces is not None:
             self._remember(sha256, pieces)
+
+    def _refuse(self, sha256: str, text: str, code: str, next_step: str) -> None:
+        now = self._clock.monotonic_s()
+        self._refused = {name: one for name, one in self._refused.items() if now < one.until}
+        self._refused[sha256] = _Refused(now + REFUSED_S, text, code, next_step)
 
     def _remember(self, sha256: str, pieces: tuple[str, ...]) -> None:
         self._known[sha256] = pieces
@@ -175,10 +217,14 @@ class PieceHashes:
                 pieces.append(piece.hexdigest())
         if whole.hexdigest() != sha256:
             raise Damaged(f"it hashes to {whole.hexdigest()}")
-        make_folders(self._path(sha256).parent)
         said = {
             "format": LAYOUT, "sha256": sha256, "size": size, "piece_bytes": self.piece_bytes,
             "pieces": pieces,
         }  # fmt: skip
-        write_atomically(self._path(sha256), json.dumps(said).encode() + b"\n")
+        try:
+            make_folders(self._path(sha256).parent)
+            write_atomically(self._path(sha256), json.dumps(said).encode() + b"\n")
+        except OSError as e:
+            # A full or read-only disk: they are right all the same, and are hashed again after a restart.
+            log.warning("the pieces of %s are told but cannot be noted: %s", sha256, e)
         return tuple(pieces)
