@@ -3,8 +3,8 @@
 import asyncio
 import errno
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from collections.abc import Awaitable, Callable
+from contextlib import AbstractAsyncContextManager
 from weakref import WeakValueDictionary
 
 from llmgw_kit.clock import Clock
@@ -16,13 +16,10 @@ from llmgw_mirror.core.versions import Proof, Receipt, Source, WeightsState
 from llmgw_mirror.flight import FetchFailed, Flight
 from llmgw_mirror.manners import Pace, Slot, Slots
 from llmgw_mirror.ports import Lease, Ledger
+from llmgw_mirror.publishing import Hold, Publishing
 from llmgw_mirror.transfer import Transfer
 
 log = logging.getLogger(__name__)
-
-#: One lease for the store's two short, opposite acts: naming content in a receipt, and removing
-#: content that no receipt names.
-PUBLISHING = "publishing"
 
 
 class LeaseLost(Exception):
@@ -52,7 +49,9 @@ class Fetcher:
         self._pace = pace
         self._slots = slots
         self._keys: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
-        self._publishing = asyncio.Lock()
+        self._publishing = Publishing(
+            ledger=ledger, clock=clock, ttl_s=pace.lease_ttl_s, poll_s=pace.lease_poll_s / 10
+        )
 
     async def fetch(self, vid: str, source: Source, flight: Flight) -> None:
         """Returns when the file is published. Raises FetchFailed, VersionGone or Stopped."""
@@ -228,19 +227,9 @@ class Fetcher:
         # Another mirror's, which has told it, when its receipt came first.
         flight.published = receipt if stands is receipt else None
 
-    @asynccontextmanager
-    async def publishing(self) -> AsyncIterator[None]:
-        """Only one in the store names or removes content. Raises Unavailable when the ledger is."""
-        async with self._publishing:
-            while (lease := await self._ledger.acquire(PUBLISHING, ttl_s=self._pace.lease_ttl_s)) is None:
-                await self._clock.sleep(self._pace.lease_poll_s / 10)
-            try:
-                yield
-            finally:
-                try:
-                    await self._ledger.release(lease)
-                except Unavailable as e:
-                    log.info("the lease on publishing runs out by itself: %s", e.text)
+    def publishing(self) -> AbstractAsyncContextManager[Hold]:
+        """See Publishing.held."""
+        return self._publishing.held()
 
 
 def _disk_trouble(e: OSError, kept: int) -> str:

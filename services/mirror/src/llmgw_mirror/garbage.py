@@ -2,17 +2,24 @@
 aside as damaged long enough ago. By time in every pass, and sooner when a fetch would find the disk full."""
 
 import logging
+import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from llmgw_kit.clock import Clock
+from llmgw_kit.errors import Unavailable
 from llmgw_mirror.adapters.disk import DiskThreads
 from llmgw_mirror.adapters.parts import Shelf
 from llmgw_mirror.adapters.removals import Removal, Removals
 from llmgw_mirror.core.history import Entry, Kind
 from llmgw_mirror.fetcher import Fetcher
 from llmgw_mirror.ports import History
+from llmgw_mirror.publishing import Hold
 
 log = logging.getLogger(__name__)
+
+#: While content is removed: how old a look at what is named may be. It reads all small files of the store.
+LOOK_AGAIN_S = 1.0
 
 
 @dataclass(frozen=True)
@@ -68,32 +75,54 @@ class Garbage:
         # Without the lease first: usually there is nothing, and everybody else would wait for the look.
         if not await self._threads.run(unnamed):
             return 0
-        freed = 0
-        async with self._fetcher.publishing():
+        async with self._fetcher.publishing() as hold:
             # Content published a moment before a crash has a label yet and no receipt.
             sealed = await self._shelf.sealed()
-            for sha256 in await self._threads.run(unnamed):
-                if sha256 not in sealed:
-                    log.info("content %s belongs to no version and is removed", sha256)
-                    freed += await self._threads.act("content stays", self._store.unlink_blob, sha256)
-        return freed
+            left = [one for one in await self._threads.run(unnamed) if one not in sealed]
+            for sha256 in left:
+                log.info("content %s belongs to no version and is removed", sha256)
+            return await self._free(left, hold)
 
     async def purge(self, removed: Removal, *, told: str | None) -> int:
         """Forget a removal for good and free what nothing else needs; returns the bytes freed. `told`: why,
-        for the history; None: it is told elsewhere. Raises Unavailable."""
-        freed = 0
-        async with self._fetcher.publishing():
+        for the history; None: it is told elsewhere. Raises Unavailable; nothing is purged then."""
+        async with self._fetcher.publishing() as hold:
+            await hold.sure()
             if not await self._threads.act("nothing is purged", self._removals.forget, removed):
                 return 0  # restored, or purged by another mirror
-            named = await self._threads.run(self.named)
-            for sha256 in sorted(removed.contents.keys() - named):
-                freed += await self._threads.act("content stays", self._store.unlink_blob, sha256)
+            freed = await self._free(sorted(removed.contents), hold)
         if told is not None:
             entry = Entry(
                 self._clock.unix_s(), Kind.PURGED, removed.model, removed.version, told, bytes=freed
             )  # fmt: skip
             await self._history.note(entry)
         return freed
+
+    async def _free(self, contents: Sequence[str], hold: Hold) -> int:
+        """Remove those of them that nothing names; returns the bytes freed. What cannot be removed now is
+        left to the next pass.
+
+        Before each one the lease is proved to have been ours all the time, so that what was seen to be named
+        is all that is: nobody else has published since."""
+        freed, looked_at, named = 0, -math.inf, set[str]()
+        for number, sha256 in enumerate(contents):
+            try:
+                if (now := self._clock.monotonic_s()) - looked_at > LOOK_AGAIN_S:
+                    # A version that was only asked for takes no lease; it would find its content here.
+                    looked_at, named = now, await self._threads.run(self.named)
+                if sha256 in named:
+                    continue
+                await hold.sure()
+                freed += await self._threads.act("content stays", self._unlink, sha256, hold)
+            except Unavailable as e:
+                log.warning("%d contents are left to the next pass: %s", len(contents) - number, e.text)
+                break
+        return freed
+
+    def _unlink(self, sha256: str, hold: Hold) -> int:
+        # Here, in the thread that does it: no wait lies between this and the act.
+        hold.in_time()
+        return self._store.unlink_blob(sha256)
 
     async def relieve(self, needed_bytes: int) -> int:
         """A fetch would find the disk full: free damaged content, then the oldest removals, until it fits.

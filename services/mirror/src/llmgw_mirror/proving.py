@@ -92,11 +92,12 @@ class Prover:
         return None if actual == sha256 else f"it hashes to {actual}"
 
     async def _set_aside(self, reading: BlobReading, sha256: str, wrong: str) -> Rot:
-        async with self._fetcher.publishing():
+        async with self._fetcher.publishing() as hold:
             # Only under the lease: the other mirror over this store may have found the same rot first, and
             # the good content that came in its place must stay.
             if not await self._threads.run(reading.is_there):
                 raise ContentGone
+            await hold.sure()
             await self._threads.act("rotten content stays", self._store.set_aside, sha256)
         self._reads.cut_condemned()
         self.quarantined += 1
