@@ -3,13 +3,15 @@
 import asyncio
 import errno
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
+from llmgw.v1 import mirror_pb2
 from llmgw_kit.errors import Conflict, NotFound, Unavailable
 from llmgw_kit.testing.clock import FakeClock
 from llmgw_mirror.adapters import removals as removals_module
+from llmgw_mirror.adapters.calls_keeping import KeepingCalls
 from llmgw_mirror.adapters.store import version_id
 from llmgw_mirror.core.history import Kind
 from llmgw_mirror.core.versions import Source, WeightsState
@@ -39,6 +41,24 @@ async def remove(here: World, version: str = "v1", **how: bool) -> Removed:
 async def kinds(here: World) -> list[Kind]:
     entries = await here.built.history.newest(model="org/m", version=None, since=None, limit=100)
     return [entry.kind for entry in reversed(entries)]
+
+
+async def test_an_empty_name_of_who_asked_is_nobodys(hub: Upstream, here: World) -> None:
+    """As with every other call: what careless clients send for "none" is none."""
+    await here.fetch(Source("w", hub.put("/w", BIG), SHA))
+    calls, context = KeepingCalls(here.built.keepers.keeping), cast("Any", None)
+    verify = mirror_pb2.VerifyVersionRequest(model="org/m", version="v1", asked_by="")
+    assert [word async for word in calls.VerifyVersion(verify, context)]
+    await calls.RemoveVersion(
+        mirror_pb2.RemoveVersionRequest(model="org/m", version="v1", asked_by=""), context
+    )
+    (kept,) = await removing(here).removed()
+    assert kept.asked_by is None
+    await calls.RestoreVersion(
+        mirror_pb2.RestoreVersionRequest(model="org/m", version="v1", asked_by=""), context
+    )
+    entries = await here.built.history.newest(model="org/m", version="v1", since=None, limit=100)
+    assert [entry.asked_by for entry in entries] == [None] * len(entries)
 
 
 async def test_a_removal_takes_out_of_service_at_once_and_can_be_undone(hub: Upstream, here: World) -> None:

@@ -12,7 +12,7 @@ from llmgw.v1 import mirror_pb2
 from llmgw_controller.catalog_file import parse_model
 from llmgw_controller.core.catalog import Engine, Model
 from llmgw_controller.core.catalog import Source as CatalogSource
-from llmgw_kit.errors import Conflict, NotFound
+from llmgw_kit.errors import Conflict, InvalidRequest, NotFound
 from llmgw_mirror.adapters.calls_suggest import SuggestCalls
 from llmgw_mirror.core.versions import Source, WeightsState
 from tests.unit.mirror.test_mirror_gguf import LLAMA, TEMPLATE, VOCABULARY, gguf
@@ -63,6 +63,14 @@ async def test_an_entry_is_taken_by_the_catalog_and_costs_no_byte(hub: Upstream,
     view = await here.fetch(*sources_of(model), model=model.name, version=model.weights.version)
     assert view.state is WeightsState.PRESENT
     assert len(hub.requests) == asked, "everything was here"
+
+
+async def test_a_gpu_class_without_memory_is_refused_as_it_is_by_every_call(hub: Upstream, here: World):
+    await here.fetch(Source("model.safetensors", hub.put("/w", b"x")), model="tiny", version="v1")
+    fleet = [*FLEET, mirror_pb2.FleetGpuClass(name="H100", devices_per_node=8)]
+    request = mirror_pb2.SuggestModelRequest(model="tiny", version="v1", fleet=fleet)
+    with pytest.raises(InvalidRequest, match="'H100' has no memory_bytes"):
+        await SuggestCalls(here.mirror, here.built.readers).SuggestModel(request, cast("Any", None))
 
 
 async def test_a_gguf_is_read_from_its_own_beginning(hub: Upstream, here: World):

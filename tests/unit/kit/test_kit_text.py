@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from llmgw_kit.text import is_name, printable, storable
+from llmgw_kit.text import is_name, joined, printable, storable
 
 
 @pytest.mark.parametrize(
@@ -41,3 +41,9 @@ def test_names() -> None:
     assert is_name("GPU-3f2a", most=8)
     for bad in ("", "a\0", "a\nb", " a", "a ", "\ud800", "x" * 21, "a\u2028b"):
         assert not is_name(bad, most=20), repr(bad)
+
+
+def test_of_many_names_the_first_are_told_and_how_many_more() -> None:
+    assert joined([]) == ""
+    assert joined(["a", "b"], most=2) == "a, b"
+    assert joined(["a", "b", "c", "d"], most=2) == "a, b and 2 more"

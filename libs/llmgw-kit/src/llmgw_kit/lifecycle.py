@@ -7,7 +7,7 @@ import os
 import signal
 import sys
 import textwrap
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Iterable
 from typing import Any
 
 from llmgw_kit.addresses import HostPort
@@ -112,6 +112,18 @@ async def cancel_all(*tasks: "asyncio.Task[Any]") -> None:
     for task, result in zip(tasks, await asyncio.gather(*tasks, return_exceptions=True), strict=True):
         if isinstance(result, Exception):
             log.error("%s ended with an error while stopping", task.get_name(), exc_info=result)
+
+
+async def all_or_none(works: Iterable[Coroutine[Any, Any, None]]) -> None:
+    """All at once. The first failure is raised, when the others have been cancelled and have ended; theirs
+    are of no interest then."""
+    tasks = [asyncio.create_task(work) for work in works]
+    try:
+        await asyncio.gather(*tasks)
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
 
 
 def probe(address: HostPort, path: str = "/readyz", *, timeout_s: float = 2.0) -> tuple[bool, str]:

@@ -5,6 +5,7 @@ Postgres stores no NUL, no message carries half a character, and a terminal obey
 
 import re
 import unicodedata
+from collections.abc import Sequence
 
 #: Colours and cursor moves (ECMA-48, "CSI"): engines colour their logs also where nobody sees it.
 _ESCAPES = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]")
@@ -51,6 +52,12 @@ def shortened(text: str, *, most: int) -> str:
     80, and the whole to `most`."""
     text = _LONG_WORD.sub(lambda found: f"{found[0][:80]}…", text)
     return text if len(text) <= most else f"{text[: most - 1]}…"
+
+
+def joined(names: Sequence[str], *, most: int = 4) -> str:
+    """`a, b, c`, shortened with the number left out."""
+    shown = ", ".join(names[:most])
+    return f"{shown} and {len(names) - most} more" if len(names) > most else shown
 
 
 def storable(text: str) -> str:

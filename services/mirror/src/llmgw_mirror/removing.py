@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from llmgw_kit.clock import Clock
 from llmgw_kit.errors import Conflict, NotFound
+from llmgw_kit.text import joined
 from llmgw_mirror.adapters.disk import DiskThreads
 from llmgw_mirror.adapters.open_reads import OpenReads
 from llmgw_mirror.adapters.removals import Removal, Removals, VersionExists, removal
@@ -75,7 +76,7 @@ class Removing:
                 return await self._answer(vid, stored, readers, now=now)
             if readers and not force:
                 raise Conflict(
-                    f"version {version!r} of {model!r} is being read by {_some(readers)}",
+                    f"version {version!r} of {model!r} is being read by {joined(readers)}",
                     code="being_read",
                     next_steps=["wait until they have it, or force it: they finish, nobody begins any more"],
                 )
@@ -85,7 +86,7 @@ class Removing:
             answer = await self._take_away(vid, stored, readers, now=now, asked_by=asked_by)
         self._flights.landed.set()
         ends = "its bytes are freed" if now else f"it can be restored for {self._undo_s:g} s"
-        forced = f"; under readers: {_some(readers)}" if readers else ""
+        forced = f"; under readers: {joined(readers)}" if readers else ""
         await self._tell(Kind.REMOVED, model, version, ends + forced, asked_by, answer.freed_bytes)
         return answer
 
@@ -145,7 +146,7 @@ class Removing:
         if moving and not force:
             wish = stored.wish
             raise Conflict(
-                f"version {wish.version!r} of {wish.model!r} is being fetched: {_some(moving)}",
+                f"version {wish.version!r} of {wish.model!r} is being fetched: {joined(moving)}",
                 code="being_fetched",
                 next_steps=["wait until it is present or failed, cancel the fetch, or force the removal"],
             )
@@ -182,7 +183,3 @@ class Removing:
     ) -> None:
         entry = Entry(self._clock.unix_s(), kind, model, version, text, asked_by=asked_by, bytes=size)
         await self._history.note(entry)
-
-
-def _some(names: Sequence[str]) -> str:
-    return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")

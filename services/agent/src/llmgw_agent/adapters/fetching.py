@@ -14,6 +14,7 @@ from llmgw_agent.adapters.weights_store import PartialFile, WeightsStore
 from llmgw_agent.core.weights import Held, Listing, WeightsFile, WeightsKey
 from llmgw_kit.clock import Clock
 from llmgw_kit.errors import Conflict, InvalidRequest, LlmgwError, NotFound, Unavailable
+from llmgw_kit.lifecycle import all_or_none
 
 log = logging.getLogger(__name__)
 
@@ -279,13 +280,7 @@ class _Fetch:
                 if wrong is not None:
                     raise Conflict(f"mirror {mirror}: {wrong}", code="corrupt")
 
-        tasks = [asyncio.create_task(one(file)) for file in listing.files]
-        try:
-            await asyncio.gather(*tasks)
-        finally:
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
+        await all_or_none(one(file) for file in listing.files)
 
 
 def _disk(e: OSError, key: WeightsKey) -> LlmgwError:

@@ -14,7 +14,7 @@ from llmgw_agent.adapters.swarming import Peering, Swarming, present
 from llmgw_agent.core.weights import Listing, WeightsKey
 from llmgw_kit.clock import Clock
 from llmgw_kit.errors import Conflict, LlmgwError
-from llmgw_kit.lifecycle import cancel_all
+from llmgw_kit.lifecycle import all_or_none, cancel_all
 
 log = logging.getLogger(__name__)
 
@@ -96,13 +96,7 @@ class InPieces:
                 if wrong is not None:
                     raise Conflict(f"mirror {mirror}: {wrong}", code="corrupt")
 
-        tasks = [asyncio.create_task(one(file)) for file in range(len(listing.files))]
-        try:
-            await asyncio.gather(*tasks)
-        finally:
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
+        await all_or_none(one(file) for file in range(len(listing.files)))
 
     def published(self, mirror: str, listing: Listing, table: Table, folder: Path) -> None:
         """It lies in `folder` now; others may have it for as long as somebody wants it."""

@@ -1,7 +1,8 @@
 """Numbers as people read them: durations, sizes, counts, times. Unknown is `-`, never 0."""
 
-from collections.abc import Sequence
 from datetime import UTC, datetime
+
+from llmgw_kit.text import joined as joined
 
 MINUTE = 60
 HOUR = 3600
@@ -71,9 +72,3 @@ def iso(unix_s: float | None) -> str | None:
     if unix_s is None:
         return None
     return datetime.fromtimestamp(unix_s, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-
-
-def joined(names: Sequence[str], *, most: int = 4) -> str:
-    """`a, b, c`, shortened with the number left out."""
-    shown = ", ".join(names[:most])
-    return f"{shown} and {len(names) - most} more" if len(names) > most else shown

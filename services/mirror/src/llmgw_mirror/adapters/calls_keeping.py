@@ -48,7 +48,7 @@ class KeepingCalls:
     ) -> AsyncIterator[mirror_pb2.VerifyVersionResponse]:
         words = self._keeping.verifying.verify(
             request.model, request.version, request.paths,
-            asked_by=request.asked_by if request.HasField("asked_by") else None,
+            asked_by=request.asked_by or None,
         )  # fmt: skip
         async with aclosing(words) as said:
             async for word in said:
@@ -59,7 +59,7 @@ class KeepingCalls:
     ) -> mirror_pb2.RemoveVersionResponse:
         removed = await self._keeping.removing.remove(
             request.model, request.version, force=request.force, dry_run=request.dry_run, now=request.now,
-            asked_by=request.asked_by if request.HasField("asked_by") else None,
+            asked_by=request.asked_by or None,
         )  # fmt: skip
         return mirror_pb2.RemoveVersionResponse(
             freed_bytes=removed.freed_bytes,
@@ -73,7 +73,7 @@ class KeepingCalls:
     ) -> mirror_pb2.RestoreVersionResponse:
         view = await self._keeping.removing.restore(
             request.model, request.version,
-            asked_by=request.asked_by if request.HasField("asked_by") else None,
+            asked_by=request.asked_by or None,
         )  # fmt: skip
         described = await self._keeping.described(view)
         return mirror_pb2.RestoreVersionResponse(version=wire_keeping.described_to(described))

@@ -13,8 +13,8 @@ from llmgw_mirror.adapters.disk import DiskThreads
 from llmgw_mirror.core.suggest import chosen_weights, suggest
 from llmgw_mirror.core.suggest_yaml import written
 from llmgw_mirror.core.versions import VersionView, WeightsState
-from llmgw_mirror.core.warnings import GpuClass
 from llmgw_mirror.service import Mirror
+from llmgw_mirror.wire_registry import fleet_from
 
 Context = grpc.aio.ServicerContext[Any, Any]
 
@@ -29,6 +29,7 @@ class SuggestCalls:
     async def SuggestModel(
         self, request: mirror_pb2.SuggestModelRequest, context: Context
     ) -> mirror_pb2.SuggestModelResponse:
+        fleet = fleet_from(request.fleet)
         view = await self._whole(request.model, request.version)
         chosen = chosen_weights(view)
         if chosen is None:
@@ -44,11 +45,6 @@ class SuggestCalls:
                 f"its files cannot be read: {e.strerror or e}", code="disk_trouble",
                 next_steps=["see whether the mirror's disk is well, then verify the version"],
             ) from e  # fmt: skip
-        fleet = [
-            GpuClass(one.name, one.memory_bytes, one.devices_per_node, one.nodes_per_fabric)
-            for one in request.fleet
-            if one.memory_bytes
-        ]
         entry, notes = suggest(view, chosen, model, fleet)
         told = [*([unread] if unread is not None else []), *notes]
         return mirror_pb2.SuggestModelResponse(catalog_yaml=written(entry), notes=told)

@@ -3,6 +3,7 @@
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from llmgw_kit.text import joined
 from llmgw_mirror.core.file_groups import FileGroup, grouped
 from llmgw_mirror.core.listed_files import ListedFile
 from llmgw_mirror.core.registry_rows import RepositoryListing
@@ -14,8 +15,6 @@ OVERHEAD = 1.2
 #: The Hub's clients refuse larger files without its own transfer protocol, which no mirror speaks
 #: (huggingface_hub 0.36 and 1.0.1 always, 2.x when it is told the size).
 CLIENT_MAX_BYTES = 50_000_000_000
-#: Names that one line shows.
-SHOWN = 4
 
 
 @dataclass(frozen=True)
@@ -71,7 +70,7 @@ def of_repository(
     if (warning := _remote_code(listing, code)) is not None:
         found.append(warning)
     if listing.odd:
-        names = _some([odd.path for odd in listing.odd])
+        names = joined([odd.path for odd in listing.odd])
         found.append(Warning("odd_files", f"{len(listing.odd)} rows of the listing are not offered: {names}"))
     return tuple(found)
 
@@ -97,7 +96,7 @@ def _remote_code(listing: RepositoryListing, code: CodeNamed) -> Warning | None:
             "remote_code", "config.json names code of the repository (auto_map); it is left out", steps
         )
     if code.needed is None and python:
-        text = f"the repository has code ({_some(python)}) and config.json was not read ({code.why})"
+        text = f"the repository has code ({joined(python)}) and config.json was not read ({code.why})"
         return Warning("remote_code", f"{text}; the code is left out", steps)
     return None
 
@@ -158,7 +157,7 @@ def _mismatch(group: FileGroup, one: Mismatch, place: str) -> Warning:
             f"{one.index} names {one.named} shards, {len(one.missing)} of them not in {place}; "
             f"{there} other shards are whole by their own numbers"
             if one.missing
-            else f"{one.index} does not name {len(one.left_out)} of the shards: {_some(one.left_out)}"
+            else f"{one.index} does not name {len(one.left_out)} of the shards: {joined(one.left_out)}"
         )
         return Warning(
             "stale_index", f"{text}: loaders that trust the index leave weights out without a word",
@@ -167,7 +166,7 @@ def _mismatch(group: FileGroup, one: Mismatch, place: str) -> Warning:
         )  # fmt: skip
     text = f"{one.index} names {one.named} shards, {len(one.missing)} are not in {place}"
     return Warning(
-        "missing_shard", f"{text}: {_some(one.missing)}",
+        "missing_shard", f"{text}: {joined(one.missing)}",
         ("take another revision: this one was perhaps never uploaded whole",), blocks=True,
     )  # fmt: skip
 
@@ -178,7 +177,7 @@ def _gap(group: FileGroup) -> Warning | None:
             text = f"shard {split.beyond[0]} of {split.of} cannot be"
         elif split.gaps:
             of = "" if split.of is None else f" of {split.of}"
-            numbers = _some([str(n) for n in split.gaps])
+            numbers = joined([str(n) for n in split.gaps])
             text = f"shards are missing{of}: {numbers} ({len(split.parts)} are there)"
         else:
             continue
@@ -212,18 +211,18 @@ def of_files(files: Sequence[ListedFile]) -> list[Warning]:
     found = []
     odd = [f"{file.path} ({file.odd})" for file in files if file.size_bytes is None]
     if odd:
-        text = f"{len(odd)} files have no size that can be used: {_some(odd)}"
+        text = f"{len(odd)} files have no size that can be used: {joined(odd)}"
         found.append(Warning("odd_size", f"{text}; whether they fit is known when they come"))
     unproved = [file.path for file in files if file.sha256 is None]
     if unproved:
         by_git = all(file.git_id is not None for file in files if file.sha256 is None)
         proof = "proved by their git id" if by_git else "taken as they come"
-        text = f"{len(unproved)} files have no published sha256 and are {proof}: {_some(unproved)}"
+        text = f"{len(unproved)} files have no published sha256 and are {proof}: {joined(unproved)}"
         found.append(Warning("no_checksum", text))
     large = [file.path for file in files if (file.size_bytes or 0) > CLIENT_MAX_BYTES]
     if large:
         found.append(Warning(
-            "over_50_gb", f"over 50 GB, so that the Hub's own clients may refuse them: {_some(large)}",
+            "over_50_gb", f"over 50 GB, so that the Hub's own clients may refuse them: {joined(large)}",
             ("let the nodes' agents fetch them: they are not bound by it",),
         ))  # fmt: skip
     return found
@@ -277,8 +276,3 @@ def gb(count: float) -> str:
     if count < 1e6:
         return f"{count / 1e3:.1f} kB"
     return f"{count / 1e9:.1f} GB" if count >= 1e9 else f"{count / 1e6:.1f} MB"
-
-
-def _some(names: Sequence[str]) -> str:
-    more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
-    return ", ".join(names[:SHOWN]) + more
