@@ -1,14 +1,22 @@
 """Several nodes that fetch one version at once, from a real mirror with a narrow link and from each other."""
 
 import asyncio
+import threading
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
 from pathlib import Path
+from typing import Any
 
+import aiohttp
 import pytest
 
+from llmgw_agent.adapters.fetching import FetchLimits, Weights
+from llmgw_agent.adapters.mirror_client import MirrorClient
 from llmgw_agent.adapters.piece_client import PieceClient
+from llmgw_agent.adapters.piece_files import PieceFiles
+from llmgw_agent.adapters.weights_store import PartialFile, WeightsStore
 from llmgw_kit.addresses import HostPort
+from llmgw_kit.clock import SystemClock
 from llmgw_kit.errors import Unavailable
 from llmgw_mirror.adapters.piece_hashes import DISK_TROUBLE, PieceHashes
 from llmgw_mirror.core.versions import Source
@@ -48,6 +56,34 @@ async def at(here: World) -> AsyncIterator[HostPort]:
 async def link(at: HostPort) -> AsyncIterator[Narrow]:
     async with narrow(at, BYTES / COPY_S) as made:
         yield made
+
+
+class Held:
+    """A method of a class whose calls begin, and go on when they are let."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, owner: type, name: str) -> None:
+        self._real, self._go = getattr(owner, name), threading.Event()
+        self._begun = self._ended = 0
+        monkeypatch.setattr(owner, name, lambda *args: self._call(*args))
+
+    def _call(self, *args: Any) -> None:
+        self._begun += 1
+        assert self._go.wait(30)
+        self._real(*args)
+        self._ended += 1
+
+    async def cancelled(self, fetch: "asyncio.Task[Any]") -> None:
+        """Cancel it amid a call, and see that it ends with those that had begun."""
+        try:
+            await until(lambda: self._begun > 0)
+            fetch.cancel()
+            await asyncio.sleep(0.1)  # to end too early; however slow the machine, it must not
+            assert not fetch.done()
+        finally:
+            self._go.set()
+        await asyncio.gather(fetch, return_exceptions=True)
+        assert fetch.cancelled()
+        assert self._ended == self._begun
 
 
 async def nodes(stack: AsyncExitStack, folder: Path, count: int) -> list[Node]:
@@ -158,6 +194,33 @@ async def test_a_fetch_goes_on_with_the_pieces_that_are_here_and_right(link: Nar
         await one.fetch(link.url)
         assert one.files() == FILES
         assert link.passed - before < BYTES * 0.75
+
+
+async def test_a_cancelled_fetch_ends_when_its_writers_have(
+    link: Narrow, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What comes next may remove the files, or publish them."""
+    held = Held(monkeypatch, PieceFiles, "write")
+    async with AsyncExitStack() as stack, asyncio.timeout(60):
+        (one,) = await nodes(stack, tmp_path, 1)
+        await held.cancelled(asyncio.create_task(one.fetch(link.url)))
+
+
+async def test_a_cancelled_fetch_of_whole_files_leaves_what_came_and_nothing_twice(
+    link: Narrow, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    held = Held(monkeypatch, PartialFile, "append")
+    link.bytes_s = BYTES * 10
+    async with aiohttp.ClientSession() as session, asyncio.timeout(60):
+        store, limits = WeightsStore(tmp_path / "n"), FetchLimits(reserve_bytes=0)
+        weights = Weights(store, MirrorClient(session), SystemClock(), limits)
+        await held.cancelled(asyncio.create_task(weights.fetch(KEY, [link.url], lambda _: None)))
+        partial = store.partial(KEY) / "files"
+        came = {
+            str(path.relative_to(partial)): path.read_bytes() for path in partial.rglob("*") if path.is_file()
+        }
+        assert any(came.values())
+        assert all(FILES[path].startswith(data) for path, data in came.items())
 
 
 async def test_a_version_that_is_removed_is_shared_no_more(link: Narrow, tmp_path: Path) -> None:

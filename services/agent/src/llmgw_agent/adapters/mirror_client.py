@@ -11,6 +11,7 @@ from urllib.parse import quote
 import aiohttp
 from yarl import URL
 
+from llmgw_agent.adapters.threads import to_its_end
 from llmgw_agent.adapters.weights_store import CHUNK_BYTES, PartialFile
 from llmgw_agent.core.weights import Listing, WeightsFile, WeightsKey, parse_listing
 from llmgw_kit.errors import Conflict, InvalidRequest, NotFound, Unavailable
@@ -134,10 +135,11 @@ class MirrorClient:
 
     @staticmethod
     async def _write(into: PartialFile, pending: bytearray, on_bytes: Callable[[int], None]) -> None:
-        # Shielded: a cancelled fetch must not leave the file and its hash of different lengths.
-        await asyncio.shield(asyncio.to_thread(into.append, bytes(pending)))
-        on_bytes(len(pending))
+        # Taken out first: who is cancelled amid this write must not write the same once more.
+        data = bytes(pending)
         pending.clear()
+        await to_its_end(into.append, data)
+        on_bytes(len(data))
 
 
 async def _pieces(content: aiohttp.StreamReader) -> AsyncIterator[bytes]:

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 
 from llmgw_agent.adapters.piece_client import Arriving, Busy, PieceClient, Table
 from llmgw_agent.adapters.piece_files import PieceFiles
+from llmgw_agent.adapters.threads import to_its_end
 from llmgw_agent.core import sources as judging
 from llmgw_agent.core.pieces import Ask, Asked, Snapshot, Source, plan_next
 from llmgw_agent.core.sources import Standing
@@ -157,8 +158,7 @@ class Swarming:
         data = await self._arrived(arriving, ask.source, asked_at)
         if data is None or self.have >> piece & 1:
             return
-        # Shielded: a cancelled fetch must not leave a thread that writes into files that are being removed.
-        await asyncio.shield(asyncio.to_thread(self._files.write, piece, data))
+        await to_its_end(self._files.write, piece, data)
         if not self.have >> piece & 1:
             self.have |= 1 << piece
             self._moved = self._clock.monotonic_s()
