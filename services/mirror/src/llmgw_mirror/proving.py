@@ -1,13 +1,11 @@
 """Content proved again, byte by byte; what is rotten is set aside, and all who need it learn of it."""
 
-import errno
 import logging
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any
 
 from llmgw_kit.clock import Clock
-from llmgw_kit.errors import Unavailable
 from llmgw_mirror.adapters.blob_reading import BlobReading
 from llmgw_mirror.adapters.disk import DiskThreads
 from llmgw_mirror.adapters.open_reads import OpenReads
@@ -66,7 +64,7 @@ class Prover:
         except FileNotFoundError:
             raise ContentGone from None
         try:
-            wrong = await self._read(reading, sha256, run, on_chunk)
+            wrong = await self._read(reading, run, on_chunk)
             if wrong is None:
                 try:
                     await run(reading.proved, self._clock.unix_s())
@@ -77,19 +75,15 @@ class Prover:
         finally:
             reading.close()
 
-    async def _read(self, reading: BlobReading, sha256: str, run: Run, on_chunk: OnChunk) -> str | None:
+    async def _read(self, reading: BlobReading, run: Run, on_chunk: OnChunk) -> str | None:
         """What is wrong, if anything is."""
         try:
             while count := await run(reading.more):
                 self.read_bytes += count
                 await on_chunk(count, reading.read_bytes)
         except OSError as e:
-            if e.errno != errno.EIO:
-                raise Unavailable(f"content {sha256} cannot be read now: {e.strerror or e}") from e
-            # The disk itself says that it has lost these bytes.
-            return f"the disk cannot read it after {reading.read_bytes} bytes ({e.strerror})"
-        actual = reading.sha256()
-        return None if actual == sha256 else f"it hashes to {actual}"
+            return reading.lost(e)
+        return reading.wrong()
 
     async def _set_aside(self, reading: BlobReading, sha256: str, wrong: str) -> Rot:
         async with self._fetcher.publishing() as hold:

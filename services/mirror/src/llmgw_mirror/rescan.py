@@ -1,21 +1,25 @@
 """`rescan`: read the whole store, prove its content, and write the database's copy anew.
 
 Safe beside a running mirror: content that is wrong is moved aside, which the mirror takes for absent
-and fetches again. Nothing is removed here.
+and fetches again. Nothing is removed here. Where mirrors share a database it is moved under their lease, as
+they do it; without one it is looked at again a moment before.
 """
 
 import logging
-from collections.abc import Callable
-from contextlib import closing
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager, closing
 from dataclasses import dataclass
 
 from llmgw_kit.clock import Clock
-from llmgw_mirror.adapters.blob_reading import BlobReading
+from llmgw_mirror.adapters.blob_reading import BlobReading, unreadable
+from llmgw_mirror.adapters.ledger_memory import MemoryLedger
 from llmgw_mirror.adapters.ledger_postgres import PostgresLedger
 from llmgw_mirror.adapters.removals import Removals
 from llmgw_mirror.adapters.store import Store, Stored, open_store
 from llmgw_mirror.composition import open_postgres, own_name
 from llmgw_mirror.core.versions import FileView, VersionView, WeightsState, view_file
+from llmgw_mirror.ports import Ledger
+from llmgw_mirror.publishing import Publishing
 from llmgw_mirror.settings import MirrorSettings
 
 log = logging.getLogger(__name__)
@@ -49,10 +53,17 @@ async def rescan(
 ) -> Report:
     """`hash_all` reads every byte; otherwise sizes are compared. Raises StartupError, Unavailable."""
     store = open_store(settings.data_dir)
-    damaged = _prove(store, progress, clock.unix_s()) if hash_all else {}
-    findings = tuple(_finding(store, stored, damaged) for stored in store.every_version())
-    if settings.dsn is not None:
-        await _record(settings, clock, store, findings)
+    async with _ledger(settings, clock, store) as ledger:
+        damaged: dict[str, str] = {}
+        if hash_all:
+            pace = settings.pace()
+            publishing = Publishing(
+                ledger=ledger, clock=clock, ttl_s=pace.lease_ttl_s, poll_s=pace.lease_poll_s / 10
+            )
+            damaged = await _prove(store, publishing, progress, clock)
+        findings = tuple(_finding(store, stored, damaged) for stored in store.every_version())
+        if settings.dsn is not None:
+            await _record(ledger, findings)
     removed = Removals(store).every()
     named = store.referenced() | Removals(store).contents()
     unnamed = [sha256 for sha256 in store.every_blob() if sha256 not in named]
@@ -63,8 +74,22 @@ async def rescan(
     )  # fmt: skip
 
 
-def _prove(store: Store, progress: Callable[[str], None], now: float) -> dict[str, str]:
-    """Content that is not what its name says, moved aside: its name, and what it hashed to."""
+@asynccontextmanager
+async def _ledger(settings: MirrorSettings, clock: Clock, store: Store) -> AsyncIterator[Ledger]:
+    if settings.dsn is None:
+        yield MemoryLedger(holder=own_name(), clock=clock)
+        return
+    postgres = await open_postgres(settings, clock)
+    try:
+        yield PostgresLedger(postgres, store_id=store.store_id, holder=own_name())
+    finally:
+        await postgres.close()
+
+
+async def _prove(
+    store: Store, publishing: Publishing, progress: Callable[[str], None], clock: Clock
+) -> dict[str, str]:
+    """Content that is not what its name says, moved aside: its name, and what is wrong with it."""
     found: dict[str, str] = {}
     for sha256 in store.every_blob():
         progress(f"reading {sha256[:12]}… ({store.blob_size(sha256) or 0} bytes)")
@@ -72,23 +97,34 @@ def _prove(store: Store, progress: Callable[[str], None], now: float) -> dict[st
             reading = BlobReading(store.blob(sha256))
         except FileNotFoundError:
             continue  # its version was removed meanwhile
+        except OSError as e:
+            raise unreadable(sha256, e) from e
         with closing(reading):
-            while reading.more():
-                pass
-            if (actual := reading.sha256()) == sha256:
-                reading.proved(now)
-            elif reading.is_there():
-                store.set_aside(sha256)
-                found[sha256] = actual
+            if (wrong := _read(reading)) is None:
+                reading.proved(clock.unix_s())
+                continue
+            async with publishing.held():
+                if reading.is_there():
+                    store.set_aside(sha256)
+                    found[sha256] = wrong
     return found
+
+
+def _read(reading: BlobReading) -> str | None:
+    try:
+        while reading.more():
+            pass
+    except OSError as e:
+        return reading.lost(e)
+    return reading.wrong()
 
 
 def _finding(store: Store, stored: Stored, damaged: dict[str, str]) -> Finding:
     trouble = []
     for path, receipt in stored.hollow.items():
-        actual = damaged.get(receipt.sha256)
-        if actual is not None:
-            trouble.append(f"{path}: damaged, it hashes to {actual}; moved to {store.damaged}")
+        wrong = damaged.get(receipt.sha256)
+        if wrong is not None:
+            trouble.append(f"{path}: damaged, {wrong}; moved to {store.damaged}")
         else:
             trouble.append(f"{path}: its content is gone or has another size")
     trouble += [f"{path}: {failure.error}" for path, failure in sorted(stored.failures.items())]
@@ -109,20 +145,13 @@ def _finding(store: Store, stored: Stored, damaged: dict[str, str]) -> Finding:
     return Finding(view, tuple(trouble))
 
 
-async def _record(
-    settings: MirrorSettings, clock: Clock, store: Store, findings: tuple[Finding, ...]
-) -> None:
-    postgres = await open_postgres(settings, clock)
-    try:
-        ledger = PostgresLedger(postgres, store_id=store.store_id, holder=own_name())
-        kept = {(finding.view.model, finding.view.version) for finding in findings}
-        for old in await ledger.recorded():
-            if (old.model, old.version) not in kept:
-                await ledger.forget(old.model, old.version)
-        for finding in findings:
-            await ledger.record(finding.view)
-    finally:
-        await postgres.close()
+async def _record(ledger: Ledger, findings: tuple[Finding, ...]) -> None:
+    kept = {(finding.view.model, finding.view.version) for finding in findings}
+    for old in await ledger.recorded():
+        if (old.model, old.version) not in kept:
+            await ledger.forget(old.model, old.version)
+    for finding in findings:
+        await ledger.record(finding.view)
 
 
 def lines(report: Report) -> list[str]:

@@ -1,8 +1,11 @@
 """One content read whole and hashed, from the disk rather than from memory. All calls block."""
 
+import errno
 import hashlib
 import os
 from pathlib import Path
+
+from llmgw_kit.errors import Unavailable
 
 #: Of one call: long enough to be quick, short enough to stop and to pace.
 CHUNK_BYTES = 8 << 20
@@ -38,6 +41,18 @@ class BlobReading:
         """Of what was read."""
         return self._digest.hexdigest()
 
+    def wrong(self) -> str | None:
+        """After all was read: what is wrong with it. None: it is what its name says."""
+        actual = self.sha256()
+        return None if actual == self._path.name else f"it hashes to {actual}"
+
+    def lost(self, e: OSError) -> str:
+        """After `more` failed: what is wrong with it. Raises Unavailable where that says nothing of it."""
+        if e.errno != errno.EIO:
+            raise unreadable(self._path.name, e) from e
+        # The disk itself says that it has lost these bytes.
+        return f"the disk cannot read it after {self.read_bytes} bytes ({e.strerror})"
+
     def is_there(self) -> bool:
         """Whether the file that was read is still the content: another process may have found it rotten
         too, and a new one may have come in its place."""
@@ -52,6 +67,15 @@ class BlobReading:
 
     def close(self) -> None:
         os.close(self._fd)
+
+
+def unreadable(sha256: str, e: OSError) -> Unavailable:
+    """Whether this content is right is not known now."""
+    return Unavailable(
+        f"content {sha256} cannot be read now: {e.strerror or e}",
+        code="disk_trouble",
+        next_steps=["see whether the mirror's disk is there and the mirror may read it, then ask again"],
+    )
 
 
 def _identity(stat: os.stat_result) -> tuple[int, int]:
