@@ -11,10 +11,12 @@ from llmgw_mirror.adapters import parts
 from llmgw_mirror.adapters.disk import DiskThreads
 from llmgw_mirror.adapters.parts import Part, Shelf, read_label
 from llmgw_mirror.adapters.store import open_store
+from llmgw_mirror.core.content_keys import content_key
+from llmgw_mirror.core.versions import Source
 
 from .world import content_of, sha256_of
 
-KEY = "url:http://h/w"
+KEY = content_key(Source("w", "http://h/w"))
 BIG = content_of(3_000_000)
 EVERY = 1_000_000
 

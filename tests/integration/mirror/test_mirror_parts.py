@@ -11,11 +11,13 @@ from llmgw_mirror.adapters.disk import DiskThreads
 from llmgw_mirror.adapters.owners import Owner, provably_gone, this_process
 from llmgw_mirror.adapters.parts import Label, Shelf, read_label
 from llmgw_mirror.adapters.store import Store, open_store
+from llmgw_mirror.core.content_keys import content_key
+from llmgw_mirror.core.versions import Source
 
 from .world import content_of, sha256_of
 
 BIG = content_of(2_500_000)
-KEY = "url:http://h/w"
+KEY = content_key(Source("w", "http://h/w"))
 
 
 @pytest.fixture

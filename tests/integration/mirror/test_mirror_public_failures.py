@@ -11,7 +11,7 @@ import aiohttp
 import pytest
 from yarl import URL
 
-from llmgw_mirror.adapters import parts
+from llmgw_mirror.core.content_keys import key_id
 from llmgw_mirror.core.versions import Source, WeightsState
 
 from . import scripted
@@ -76,7 +76,7 @@ async def test_h9_a_disk_that_fills_up_half_way_stops_that_file_alone(
 ) -> None:
     """With the reason and what is kept; once there is room it goes on from there."""
     real, full = os.pwrite, True
-    key = parts._key_id(f"sha256:{SHA}")
+    key = key_id(f"sha256:{SHA}")
 
     def pwrite(fd: int, data: bytes, offset: int) -> int:
         if full and key in os.readlink(f"/proc/self/fd/{fd}") and offset >= 1_000_000:

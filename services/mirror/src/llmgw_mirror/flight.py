@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from llmgw_kit.clock import Clock
 from llmgw_kit.errors import LlmgwError
 from llmgw_mirror.adapters.parts import PIECE_BYTES, Part
+from llmgw_mirror.core.content_keys import content_key as content_key
 from llmgw_mirror.core.progress import Meter
 from llmgw_mirror.core.versions import Moving, Proof, Receipt, Source, WeightsState
 
@@ -16,11 +17,6 @@ class FetchFailed(LlmgwError):
     """This file cannot be had; the text says why, and what became of the bytes."""
 
     code_default = "fetch_failed"
-
-
-def content_key(source: Source) -> str:
-    """What is fetched at most once at a time: the content where its hash is published, else the URL."""
-    return f"sha256:{source.sha256}" if source.sha256 is not None else f"url:{source.url}"
 
 
 @dataclass

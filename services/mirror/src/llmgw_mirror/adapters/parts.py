@@ -24,6 +24,7 @@ from typing import Any
 from llmgw_mirror.adapters.disk import TEMPORARY, DiskThreads, make_folders, sync_folder, write_atomically
 from llmgw_mirror.adapters.owners import Owner, provably_gone, same_boot, this_process
 from llmgw_mirror.adapters.store import Store, git_blob
+from llmgw_mirror.core.content_keys import key_id, key_today
 from llmgw_mirror.core.transfer import PartSeen
 
 log = logging.getLogger(__name__)
@@ -270,7 +271,7 @@ class Shelf:
     async def take(self, key: str, token: int) -> Part:
         """The part of this key, with what an earlier writer left of it. The caller holds the key's lease
         under `token`."""
-        path = self.store.parts / f"{_key_id(key)}.{token}.{self._holder}.part"
+        path = self.store.parts / f"{key_id(key)}.{token}.{self._holder}.part"
         return await self.threads.run(self._take, key, path)
 
     def _take(self, key: str, path: Path) -> Part:
@@ -381,20 +382,17 @@ class Shelf:
         return await self.threads.run(act)
 
     def _parts_of(self, key: str) -> list[Path]:
-        return sorted({p.with_suffix(".part") for p in self.store.parts.glob(f"{_key_id(key)}.*")})
+        return sorted({p.with_suffix(".part") for p in self.store.parts.glob(f"{key_id(key)}.*")})
 
 
 def read_label(part: Path) -> Label | None:
     """None: it has none, or a damaged one; such bytes are of no use."""
     try:
         value: dict[str, Any] = json.loads(part.with_suffix(".json").read_text())
-        return Label(**{**value, "owner": Owner.from_json(value["owner"])})
-    except (FileNotFoundError, ValueError, TypeError, KeyError):
+        owner = Owner.from_json(value["owner"])
+        return Label(**{**value, "key": key_today(value["key"]), "owner": owner})
+    except (FileNotFoundError, ValueError, TypeError, KeyError, AttributeError):
         return None
-
-
-def _key_id(key: str) -> str:
-    return hashlib.sha256(key.encode()).hexdigest()[:32]
 
 
 def _trusted(part: Path, label: Label) -> int:

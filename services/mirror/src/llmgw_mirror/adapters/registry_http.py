@@ -17,6 +17,7 @@ from yarl import URL
 
 from llmgw_kit.clock import Clock
 from llmgw_kit.errors import Unavailable
+from llmgw_mirror.adapters.http_trouble import why
 from llmgw_mirror.core import breaker, headers
 from llmgw_mirror.core.origins import BadRedirect, next_hop, origin_of, shown
 from llmgw_mirror.core.registry_answers import Said, refusal
@@ -252,9 +253,11 @@ class _Opening:
                 URL(self._url, encoded=True), headers=self._sent, allow_redirects=False, proxy=self._proxy
             )
         except (aiohttp.ClientConnectorCertificateError, ssl.SSLCertVerificationError) as e:
-            raise _Failed(f"its certificate is not trusted: {e}", where=self._url, rests=True) from e
+            raise _Failed(
+                f"its certificate is not trusted: {why(e, self._url)}", where=self._url, rests=True
+            ) from e
         except (aiohttp.ClientError, OSError, ValueError) as e:
-            raise _Failed(f"no answer: {e or type(e).__name__}", where=self._url, rests=True) from e
+            raise _Failed(f"no answer: {why(e, self._url)}", where=self._url, rests=True) from e
         return self._response
 
     async def __aexit__(self, *_: object) -> None:
@@ -279,7 +282,7 @@ async def _body(response: aiohttp.ClientResponse, url: str, most: int, *, cut: b
     except zlib.error as e:
         raise _Failed(f"its answer is packed badly: {e}", where=url, rests=False) from e
     except (aiohttp.ClientError, OSError) as e:
-        raise _Failed(f"its answer broke off: {e or type(e).__name__}", where=url, rests=True) from e
+        raise _Failed(f"its answer broke off: {why(e, url)}", where=url, rests=True) from e
     if unpack is not None and not unpack.eof and not cut:
         raise _Failed("its answer broke off", where=url, rests=False)
     return bytes(taken)

@@ -14,6 +14,7 @@ import aiohttp
 from yarl import URL
 
 from llmgw_kit.clock import Clock
+from llmgw_mirror.adapters.http_trouble import why, without_secrets
 from llmgw_mirror.core import headers
 from llmgw_mirror.core.origins import BadRedirect, next_hop, origin_of, shown
 from llmgw_mirror.core.transfer import Head
@@ -31,7 +32,8 @@ PIECE_BYTES = 1 << 20
 class _Answer:
     head: Head
     response: aiohttp.ClientResponse
-    where: str
+    #: Where the body comes from, with its query.
+    url: str
 
     async def body(self) -> AsyncIterator[bytes]:
         try:
@@ -40,7 +42,7 @@ class _Answer:
         except (aiohttp.ClientError, OSError, TimeoutError) as e:
             if left := _left_over(self.response.content):
                 yield left
-            raise Interrupted(f"{self.where} broke off: {_why(e)}") from e
+            raise Interrupted(f"{shown(self.url)} broke off: {why(e, self.url)}") from e
 
 
 def _left_over(content: aiohttp.StreamReader) -> bytes:
@@ -101,8 +103,8 @@ class HttpUpstream:
                         raise Refused(e.text) from None
                     log.debug("%s redirects to %s", shown(url), shown(target))
                 else:
-                    head = await self._head(response)
-                    yield _Answer(replace(head, exhausted_s=max(waits, default=None)), response, shown(url))
+                    head = await self._head(response, url)
+                    yield _Answer(replace(head, exhausted_s=max(waits, default=None)), response, url)
                     return
             url, hops = target, hops + 1
 
@@ -123,18 +125,18 @@ class HttpUpstream:
                 URL(url, encoded=True), headers=sent, allow_redirects=False, proxy=self._proxy
             )
         except (aiohttp.ClientConnectorCertificateError, ssl.SSLCertVerificationError) as e:
-            raise Refused(f"{shown(url)}: the server's certificate is not trusted: {_why(e)}") from e
+            raise Refused(f"{shown(url)}: the server's certificate is not trusted: {why(e, url)}") from e
         except (aiohttp.InvalidURL, ValueError) as e:
-            raise Refused(f"{shown(url)} is not a URL that can be asked for: {_why(e)}") from e
+            raise Refused(f"{shown(url)} is not a URL that can be asked for: {why(e, url)}") from e
         except (aiohttp.ClientError, OSError, TimeoutError) as e:
-            raise Interrupted(f"{shown(url)} does not answer: {_why(e)}") from e
+            raise Interrupted(f"{shown(url)} does not answer: {why(e, url)}") from e
         try:
             yield response
         finally:
             # Not release(): what is left of the body may be gigabytes.
             response.close()
 
-    async def _head(self, response: aiohttp.ClientResponse) -> Head:
+    async def _head(self, response: aiohttp.ClientResponse, url: str) -> Head:
         got = response.headers
         length = headers.length(got.get("Content-Length"))
         return Head(
@@ -147,20 +149,16 @@ class HttpUpstream:
                 got.get("Retry-After"), got.get("RateLimit"), now=self._clock.unix_s()
             ),
             delimited=length is not None or "chunked" in got.get("Transfer-Encoding", "").lower(),
-            said=await _said(response),
+            said=await _said(response, url),
         )
 
 
-async def _said(response: aiohttp.ClientResponse) -> str | None:
+async def _said(response: aiohttp.ClientResponse, url: str) -> str | None:
     if response.status < 400 or "html" in response.headers.get("Content-Type", "").lower():
         return None
     try:
         body = await response.content.read(SAID_MAX_BYTES)
     except (aiohttp.ClientError, OSError, TimeoutError):
         return None  # the status says enough
-    text = " ".join(body.decode("utf-8", "replace").split())
+    text = without_secrets(body.decode("utf-8", "replace"), url)
     return "".join(c for c in text if c.isprintable()) or None
-
-
-def _why(e: BaseException) -> str:
-    return str(e) or type(e).__name__
