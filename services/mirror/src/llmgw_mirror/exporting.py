@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from llmgw_kit.clock import Clock
 from llmgw_kit.errors import Conflict, LlmgwError, NotFound, Unavailable
 from llmgw_kit.lifecycle import cancel_all
-from llmgw_mirror.adapters.bundle_files import BundleFolder, BundleSeen, Rotten, Writer
+from llmgw_mirror.adapters.bundle_files import BundleFolder, BundleSeen, Rotten, Writer, unseen
 from llmgw_mirror.adapters.disk import DiskThreads
 from llmgw_mirror.adapters.listings import listing
 from llmgw_mirror.adapters.store import Store, version_id
@@ -63,7 +63,10 @@ class Exports:
         self._clock = clock
         self._lease_ttl_s = lease_ttl_s
         self._reserve_bytes = reserve_bytes
+        #: Under way, by name.
         self._jobs: dict[str, _Job] = {}
+        #: Two who ask for one name in the same moment get one task.
+        self._beginning = asyncio.Lock()
 
     async def plan(self, names: Sequence[tuple[str, str]], bundle: str, since: str | None) -> Manifest:
         """What an export would write. Raises InvalidRequest, NotFound, Conflict."""
@@ -91,22 +94,26 @@ class Exports:
 
         Raises InvalidRequest, NotFound, Conflict (also for a name that a bundle has already), Unavailable."""
         manifest = await self.plan(names, bundle, since)
-        job = self._jobs.get(bundle)
-        if job is not None and not job.task.done():
-            if manifest != job.manifest:
-                raise Conflict(
-                    f"bundle {bundle!r} is being written with other content",
-                    code="bundle_differs",
-                    next_steps=["give this one another name, or wait until that one is done"],
-                )
-        else:
-            job = await self._begin(manifest, asked_by)
+        async with self._beginning:
+            job = self._under_way(manifest) or await self._begin(manifest, asked_by)
         async for progress in watched(job.task, job.progress, self._clock):
             yield progress
 
+    def _under_way(self, manifest: Manifest) -> _Job | None:
+        job = self._jobs.get(manifest.name)
+        if job is None or job.task.done():
+            return None
+        if manifest != job.manifest:
+            raise Conflict(
+                f"bundle {manifest.name!r} is being written with other content",
+                code="bundle_differs",
+                next_steps=["give this one another name, or wait until that one is done"],
+            )
+        return job
+
     async def _begin(self, manifest: Manifest, asked_by: str | None) -> _Job:
         name = manifest.name
-        if await self._threads.run(self._folder.path(name).exists):
+        if await self._is_there(name):
             if manifest != await self._threads.run(self._folder.manifest, name):
                 raise Conflict(
                     f"a bundle {name!r} is there already, with other content",
@@ -120,15 +127,27 @@ class Exports:
             total_bytes=sum(member.size_bytes for member in planned.members), total_files=len(planned.members)
         )
         task = asyncio.create_task(self._run(manifest, progress, asked_by), name=f"export {name}")
+        job = self._jobs[name] = _Job(task, manifest, progress)
+        task.add_done_callback(lambda _: self._over(job))
+        return job
+
+    def _over(self, job: _Job) -> None:
+        if self._jobs.get(job.manifest.name) is job:
+            del self._jobs[job.manifest.name]
         # Told to whoever watches; with nobody left, here.
-        task.add_done_callback(_told)
-        self._jobs[name] = _Job(task, manifest, progress)
-        return self._jobs[name]
+        _told(job.task)
+
+    async def _is_there(self, name: str) -> bool:
+        return await self._threads.act(
+            "nothing is exported, the bundle folder cannot be used", self._folder.path(name).exists
+        )
 
     async def _check_room(self, manifest: Manifest) -> None:
         written = await self._threads.run(self._folder.written_bytes, manifest)
         needed = layout(manifest).size_bytes - written
-        free = await self._threads.run(self._folder.free_bytes)
+        free = await self._threads.act(
+            "nothing is exported, the bundle folder cannot be used", self._folder.free_bytes
+        )
         if needed + self._reserve_bytes > free:
             raise Unavailable(
                 f"the bundle folder has no room: {needed} bytes are needed, {free} are free, "
@@ -138,8 +157,8 @@ class Exports:
             )
 
     async def _run(self, manifest: Manifest, progress: Progress, asked_by: str | None) -> None:
-        name = manifest.name
-        if not await self._threads.run(self._folder.path(name).exists):
+        name, sha256 = manifest.name, None
+        if not await self._is_there(name):
             lease = await self._ledger.acquire(f"bundle:{name}", ttl_s=self._lease_ttl_s)
             if lease is None:
                 raise Conflict(
@@ -148,9 +167,16 @@ class Exports:
                     next_steps=["ask again: this mirror tells how far it is once that one is done"],
                 )
             try:
-                await self._write(manifest, progress, lease)
+                sha256 = await self._write(manifest, progress, lease)
+            except OSError as e:
+                raise Unavailable(
+                    f"writing the bundle failed: {e.strerror or e}; what is written stays, "
+                    "exporting again goes on from there",
+                    code="disk_trouble",
+                    next_steps=["see whether the bundle folder's disk is full, read-only or failing"],
+                ) from e
             finally:
-                await self._ledger.release(lease)
+                await self._release(lease)
             for version in manifest.versions:
                 size = sum(file.size_bytes for file in version.files)
                 entry = Entry(
@@ -158,11 +184,18 @@ class Exports:
                     f"in bundle {name}", asked_by=asked_by, bytes=size,
                 )  # fmt: skip
                 await self._history.note(entry)
-        seen = await self._threads.run(self._folder.every)
-        progress.bundle = next(one for one in seen if one.name == name and not one.partial)
+        # One that is carried off in the last moment was written all the same.
+        progress.bundle = await self._threads.run(self._folder.seen, name) or unseen(manifest, sha256)
         progress.done_bytes, progress.done_files = progress.total_bytes, progress.total_files
 
-    async def _write(self, manifest: Manifest, progress: Progress, lease: Lease) -> None:
+    async def _release(self, lease: Lease) -> None:
+        try:
+            await self._ledger.release(lease)
+        except Unavailable as e:
+            log.info("the lease on %s runs out by itself: %s", lease.key, e.text)
+
+    async def _write(self, manifest: Manifest, progress: Progress, lease: Lease) -> str:
+        """Returns the file's sha256. Raises OSError, Conflict, LlmgwError for content that is rotten."""
         paths = {file.content: file.source.path for v in manifest.versions for file in v.files}
         await self._threads.run(lambda: self._folder.remove_partials(but=manifest))
         writer = await self._threads.run(Writer, self._folder, manifest)
@@ -172,7 +205,7 @@ class Exports:
                 await self._member(writer, member, progress, lease)
                 progress.done_files += 1
             await self._keep(lease, progress)
-            await self._threads.run(writer.finish)
+            return await self._threads.run(writer.finish)
         finally:
             await self._threads.run(writer.close)
 
@@ -189,7 +222,9 @@ class Exports:
                     kept_at = self._clock.monotonic_s()
         except FileNotFoundError:
             raise Conflict(
-                f"{progress.current_path} was removed while it was exported", code="removed"
+                f"{progress.current_path} was removed while it was exported",
+                code="removed",
+                next_steps=["see what is here: llmgwctl mirror versions"],
             ) from None
         except Rotten as e:
             raise LlmgwError(
@@ -197,17 +232,21 @@ class Exports:
                 code="rotten",
                 next_steps=["have it fetched again: llmgwctl mirror verify MODEL@VERSION; then export again"],
             ) from None
-        except OSError as e:
-            raise Unavailable(
-                f"writing the bundle failed: {e.strerror or e}; what is written stays, "
-                "exporting again goes on from there",
-                code="disk_trouble",
-            ) from e
 
     async def _keep(self, lease: Lease, progress: Progress) -> None:
         moving = Moving(WeightsState.FETCHING, progress.done_bytes, progress.total_bytes)
-        if not await self._ledger.renew(lease, ttl_s=self._lease_ttl_s, moving=moving):
-            raise Conflict("another mirror over this store writes the bundle now", code="being_exported")
+        try:
+            kept = await self._ledger.renew(lease, ttl_s=self._lease_ttl_s, moving=moving)
+        except Unavailable as e:
+            # The lease spares work, no more: who else writes this bundle writes the same bytes.
+            log.info("the lease on %s is not renewed: %s", lease.key, e.text)
+            return
+        if not kept:
+            raise Conflict(
+                "another mirror over this store writes the bundle now",
+                code="being_exported",
+                next_steps=["ask again: this mirror tells how far it is once that one is done"],
+            )
 
     async def stop(self) -> None:
         """What is written stays; exporting again goes on from there."""

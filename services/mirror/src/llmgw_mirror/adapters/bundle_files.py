@@ -11,6 +11,7 @@ All calls block; run them in DiskThreads.
 
 import hashlib
 import os
+import stat
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -46,6 +47,12 @@ class BundleSeen:
     trouble: str | None = None
 
 
+def unseen(manifest: Manifest, sha256: str | None = None) -> BundleSeen:
+    """Of a bundle that does not lie in the folder: as its manifest says. `sha256`: None: not known."""
+    size = layout(manifest).size_bytes
+    return BundleSeen(manifest.name, size, partial=False, at=None, manifest=manifest, sha256=sha256)
+
+
 class BundleFolder:
     """Of one mirror; may be shared by several."""
 
@@ -56,34 +63,48 @@ class BundleFolder:
         return self.root / check_bundle_name(name)
 
     def every(self) -> list[BundleSeen]:
-        """By name; other files are passed over."""
-        found = [
-            entry
-            for entry in sorted(self.root.iterdir())
-            if entry.is_file()
-            and not entry.name.endswith((CHECKSUM, MANIFEST))
-            and not entry.name.startswith(TEMPORARY)
+        """By name; other files are passed over. Raises Unavailable when the folder cannot be read."""
+        try:
+            found = sorted(self.root.iterdir())
+        except OSError as e:
+            raise Unavailable(
+                f"the bundle folder cannot be read: {e.strerror or e}",
+                code="disk_trouble",
+                next_steps=[f"see whether {self.root} is there and this user may read it"],
+            ) from e
+        named = [
+            path
+            for path in found
+            if not path.name.endswith((CHECKSUM, MANIFEST)) and not path.name.startswith(TEMPORARY)
         ]
-        return [seen for path in found if (seen := self._seen(path)) is not None]
+        return [seen for path in named if (seen := self._seen(path)) is not None]
+
+    def seen(self, name: str) -> BundleSeen | None:
+        """A whole bundle; None: it is not here."""
+        return self._seen(self.path(name))
 
     def _seen(self, where: Path) -> BundleSeen | None:
+        """None: nothing that could be one. One that cannot be read stands in no other's way."""
         partial = where.name.endswith(PARTIAL)
         name = where.name.removesuffix(PARTIAL).rpartition(".")[0] if partial else where.name
         try:
             path = self.path(name)
             found = where.stat()
-        except (InvalidRequest, FileNotFoundError):
+        except (InvalidRequest, OSError):
+            return None
+        if not stat.S_ISREG(found.st_mode):
             return None
         try:
             manifest = _manifest_of(where)
         except FileNotFoundError:
             return None
-        except InvalidRequest as e:
+        except (InvalidRequest, Unavailable) as e:
             return BundleSeen(name, found.st_size, partial, found.st_mtime, None, trouble=e.text)
         return BundleSeen(name, found.st_size, partial, found.st_mtime, manifest, _noted_checksum(path))
 
     def manifest(self, name: str) -> Manifest:
-        """Of a whole bundle, or of one whose manifest alone is here. Raises NotFound, InvalidRequest."""
+        """Of a whole bundle, or of one whose manifest alone is here. Raises NotFound, InvalidRequest,
+        Unavailable."""
         path = self.path(name)
         try:
             return _manifest_of(path)
@@ -93,6 +114,8 @@ class BundleFolder:
             return parse(_beside(path, MANIFEST).read_bytes())
         except FileNotFoundError:
             pass
+        except OSError as e:
+            raise _unreadable(_beside(path, MANIFEST), e) from e
         said = ", ".join(seen.name for seen in self.every()[:5] if not seen.partial) or "none"
         raise NotFound(
             f"no bundle {name!r} lies in the mirror's bundle folder; there are: {said}",
@@ -103,7 +126,7 @@ class BundleFolder:
     def checked(self, name: str) -> tuple[Path, Layout, Manifest]:
         """A bundle whose every header is where its manifest says; its content is not read.
 
-        Raises NotFound, InvalidRequest."""
+        Raises NotFound, InvalidRequest, Unavailable."""
         manifest = self.manifest(name)
         path, planned = self.path(name), layout(manifest)
         try:
@@ -122,6 +145,8 @@ class BundleFolder:
                         )
         except FileNotFoundError:
             raise NotFound(f"of bundle {name!r} only the manifest is here", code="unknown_bundle") from None
+        except OSError as e:
+            raise _unreadable(path, e) from e
         return path, planned, manifest
 
     def partial(self, manifest: Manifest) -> Path:
@@ -241,7 +266,15 @@ def _manifest_of(path: Path) -> Manifest:
     except FileNotFoundError:
         raise
     except OSError as e:
-        raise Unavailable(f"bundle {path.name} cannot be read: {e.strerror or e}") from None
+        raise _unreadable(path, e) from e
+
+
+def _unreadable(path: Path, e: OSError) -> Unavailable:
+    return Unavailable(
+        f"bundle {path.name} cannot be read: {e.strerror or e}",
+        code="disk_trouble",
+        next_steps=["let the mirror's user read that file, or copy it again"],
+    )
 
 
 def _noted_checksum(path: Path) -> str | None:

@@ -11,7 +11,7 @@ import grpc.aio
 from llmgw.v1 import mirror_pb2
 from llmgw_kit.clock import Clock
 from llmgw_kit.errors import NotConfigured
-from llmgw_mirror.adapters.bundle_files import BundleFolder, BundleSeen
+from llmgw_mirror.adapters.bundle_files import BundleFolder, BundleSeen, unseen
 from llmgw_mirror.adapters.disk import DiskThreads
 from llmgw_mirror.core.bundle_layout import layout
 from llmgw_mirror.core.bundles import Manifest
@@ -102,10 +102,11 @@ def _progress(progress: Progress, clock: Clock) -> mirror_pb2.BundleProgress:
 def _planned(manifest: Manifest) -> mirror_pb2.BundleProgress:
     """Of a dry run: nothing is done, and what would be."""
     planned = layout(manifest)
-    size = planned.size_bytes
-    seen = BundleSeen(manifest.name, size, partial=False, at=None, manifest=manifest)
     return mirror_pb2.BundleProgress(
-        total_bytes=size, total_files=len(planned.members), done=True, bundle=_bundle(seen)
+        total_bytes=planned.size_bytes,
+        total_files=len(planned.members),
+        done=True,
+        bundle=_bundle(unseen(manifest)),
     )
 
 
