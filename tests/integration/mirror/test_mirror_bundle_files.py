@@ -277,7 +277,7 @@ async def test_a_restart_goes_on_with_the_bundle_by_itself(
         there = await stack.enter_async_context(world(tmp_path / "b", bundle_dir=folder))
         manifest = await bundling(there).imports.plan("b.tar")
         # Noted, and killed before a byte came.
-        await bundling(there).imports._ask("b.tar", manifest.versions[0])
+        await bundling(there).imports._noted(manifest)
     async with world(tmp_path / "b", bundle_dir=folder) as again:
         view = await again.settled()
         assert view.state is WeightsState.PRESENT

@@ -213,3 +213,19 @@ def test_a_version_of_that_name_with_other_content_clashes() -> None:
     assert clash(packed, same[:1], {}) == "y.bin is only in the bundle"
     assert clash(version(x=A), same, {}) == "y.bin is only here"
     assert clash(packed, [replace(same[0], sha256=C), same[1]], {}) is not None
+
+
+def test_a_git_id_is_all_that_is_published_of_a_small_file_and_must_agree() -> None:
+    (packed,) = version(x=A).files
+    git_id, other = "1" * 40, "2" * 40
+    ours = [replace(packed.source, sha256=None, git_id=git_id)]
+
+    def of_bundle(known: str | None) -> PackedVersion:
+        return replace(version(x=A), files=(replace(packed, source=replace(ours[0], git_id=known)),))
+
+    assert clash(of_bundle(git_id), ours, {}) is None
+    assert "x.bin has the git id 111111111111" in str(clash(of_bundle(other), ours, {}))
+    assert "another or none" in str(clash(of_bundle(None), ours, {}))
+    # Content that is here, or its sha256, tells more.
+    assert clash(of_bundle(other), ours, {"x.bin": Receipt(A, 1, Proof.GIT, 0.0)}) is None
+    assert clash(of_bundle(other), [replace(ours[0], sha256=A)], {}) is None

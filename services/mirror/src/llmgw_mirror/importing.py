@@ -9,13 +9,12 @@ from collections.abc import AsyncIterator
 
 from llmgw_kit.clock import Clock
 from llmgw_kit.errors import Conflict
-from llmgw_mirror.adapters.bundle_files import BundleFolder, BundleSeen
-from llmgw_mirror.adapters.bundle_marks import NAME, BundleMarks, mark_of
+from llmgw_mirror.adapters.bundle_files import BundleFolder, unseen
+from llmgw_mirror.adapters.bundle_marks import BundleMarks
+from llmgw_mirror.adapters.bundle_notes import Notes, refuse_another
 from llmgw_mirror.adapters.disk import DiskThreads
-from llmgw_mirror.adapters.listings import NAME as LISTING
-from llmgw_mirror.adapters.listings import listing_bytes
-from llmgw_mirror.adapters.store import Store, Stored, version_id
-from llmgw_mirror.core.bundles import Manifest, PackedVersion, clash, lacking
+from llmgw_mirror.adapters.store import Store, version_id
+from llmgw_mirror.core.bundles import Manifest, PackedVersion, lacking
 from llmgw_mirror.core.history import Entry, Kind
 from llmgw_mirror.core.versions import FileView, WeightsState
 from llmgw_mirror.exporting import TELL_S, Progress
@@ -55,24 +54,15 @@ class Imports:
             )
         for packed in manifest.versions:
             stored = await self._flights.load(version_id(packed.model, packed.version))
-            if stored is None:
-                continue
-            if (odd := clash(packed, stored.wish.files, stored.receipts)) is not None:
-                raise Conflict(
-                    f"version {packed.version!r} of {packed.model!r} is here already and is another: {odd}",
-                    code="version_differs",
-                    next_steps=[
-                        f"llmgwctl mirror remove {packed.model}@{packed.version}",
-                        "then import again",
-                    ],
-                )
+            if stored is not None:
+                refuse_another(packed, stored)
         return manifest
 
     async def bring(self, bundle: str, *, asked_by: str | None) -> AsyncIterator[Progress]:
         """Import, and tell how far it is until every file is here. Leaving ends the watching alone; asked
-        again it joins. Raises as `plan`, and Conflict with what failed."""
+        again it joins. Raises as `plan`, Unavailable, and Conflict with what failed."""
         manifest = await self.plan(bundle)
-        fresh = [packed for packed in manifest.versions if await self._ask(bundle, packed)]
+        fresh = await self._begin(manifest)
         for packed in fresh:
             size = sum(file.size_bytes for file in packed.files)
             text = f"from bundle {bundle}, {len(packed.files)} files"
@@ -88,31 +78,27 @@ class Imports:
             await self._clock.sleep(TELL_S)
         yield await self._ended(manifest, progress)
 
-    async def _ask(self, bundle: str, packed: PackedVersion) -> bool:
-        """Note the version and begin to bring it. True: something of it was not here."""
-        vid = version_id(packed.model, packed.version)
+    async def _begin(self, manifest: Manifest) -> list[PackedVersion]:
+        """Note all versions and begin to bring them; returns those of which something was not here."""
+        fresh = []
         async with self._flights.changing:
-            known = packed.listing
-            beside = {NAME: mark_of(bundle, packed)}
-            if known is not None:
-                beside[LISTING] = listing_bytes(known)
-            # With the note, in one rename: no pass sees the version without knowing where its files are.
-            await self._threads.run(lambda: self._store.create(packed.wish(), beside=beside))
-            await self._threads.run(self._marks.put, vid, bundle, packed)
-            stored = await self._flights.load(vid)
-            assert stored is not None, "nobody removes while `changing` is held here"
-            whole = not stored.missing() and not stored.failures and not stored.cancelled
-            if not whole:
-                stored = await self._again(vid, stored)
-                await self._flights.start_missing(vid, stored)
-        return not whole
+            # The plan was made before: what came in between is looked at again.
+            await self._noted(manifest)
+            for packed in manifest.versions:
+                vid = version_id(packed.model, packed.version)
+                stored = await self._flights.load(vid)
+                # None: removed by another mirror; whoever watches is told.
+                if stored is not None and (stored.missing() or stored.failures):
+                    fresh.append(packed)
+                    # An import is a new reason to try what had failed.
+                    stored = await self._flights.retry_failed(vid, stored, at_once=True)
+                    await self._flights.start_missing(vid, stored)
+        return fresh
 
-    async def _again(self, vid: str, stored: Stored) -> Stored:
-        """An import is a new reason to try what had failed or was stopped."""
-        for path in stored.cancelled:
-            await self._threads.run(self._store.resume, vid, path)
-        reloaded = await self._flights.load(vid)
-        return await self._flights.retry_failed(vid, reloaded or stored, at_once=True)
+    async def _noted(self, manifest: Manifest) -> None:
+        """All or none. Raises Conflict, Unavailable."""
+        notes = Notes(self._store, self._marks, manifest.name)
+        await self._threads.run(notes.note, manifest.versions)
 
     async def _look(self, manifest: Manifest, progress: Progress) -> bool:
         """Bring `progress` up to date. True: nothing moves any more."""
@@ -156,12 +142,6 @@ class Imports:
                 next_steps=["copy the bundle again, compare with its .sha256 file, and import again: "
                             "what came stays"],
             )  # fmt: skip
-        seen = await self._threads.run(self._folder.every)
-        progress.bundle = next((one for one in seen if one.name == manifest.name), _bare(manifest))
+        # One that was taken away in the last moment is told as its manifest says.
+        progress.bundle = await self._threads.run(self._folder.seen, manifest.name) or unseen(manifest)
         return progress
-
-
-def _bare(manifest: Manifest) -> BundleSeen:
-    """Of a bundle that was taken away in the last moment."""
-    size = sum(blob.size_bytes for blob in manifest.blobs)
-    return BundleSeen(manifest.name, size, partial=False, at=None, manifest=manifest)

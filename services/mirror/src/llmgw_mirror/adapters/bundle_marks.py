@@ -3,8 +3,10 @@ lost later, the bundle is asked rather than the address the files once came from
 """
 
 import json
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from llmgw_mirror.adapters.bundle_files import BundleFolder
 from llmgw_mirror.adapters.disk import write_atomically
@@ -20,7 +22,8 @@ def mark_of(bundle: str, packed: PackedVersion) -> bytes:
     """The content of the note."""
     files = {
         file.source.path: {
-            "content": file.content, "size_bytes": file.size_bytes, "proof": file.proof.value
+            "content": file.content, "size_bytes": file.size_bytes, "proof": file.proof.value,
+            "git_id": file.source.git_id,
         }
         for file in packed.files
     }  # fmt: skip
@@ -40,13 +43,15 @@ class BundleMarks:
 
     def instead(self, vid: str, source: Source) -> tuple[Source, Proof | None]:
         """Where this file is to come from, and what had proved it where the bundle was made (None: this
-        fetch itself does). Content that the bundle builds on is looked for by its hash, and not in it."""
+        fetch itself does). Content that the bundle builds on is looked for by its hash, and not in it.
+
+        What is published of the file outweighs the bundle: one that has other bytes is not asked."""
         if self._folder is None:
             return source, None
         try:
             said = json.loads(self._path(vid).read_text(encoding="utf-8"))
             bundle, file = said["bundle"], said["files"][source.path]
-            if not self._folder.path(bundle).exists():
+            if not _same(source, file) or not self._folder.path(bundle).exists():
                 return source, None
             url = bundle_url(bundle, file["content"])
             known = replace(source, url=url, sha256=file["content"], size_bytes=file["size_bytes"])
@@ -54,5 +59,26 @@ class BundleMarks:
         except (OSError, ValueError, KeyError, TypeError):
             return source, None
 
+    def read(self, vid: str) -> bytes | None:
+        """The note as it is; None: there is none."""
+        try:
+            return self._path(vid).read_bytes()
+        except FileNotFoundError:
+            return None
+
+    def put_back(self, vid: str, before: bytes | None) -> None:
+        """As `read` found it. Raises OSError."""
+        if before is None:
+            self._path(vid).unlink(missing_ok=True)
+        else:
+            write_atomically(self._path(vid), before)
+
     def _path(self, vid: str) -> Path:
         return self._store.versions / vid / NAME
+
+
+def _same(source: Source, noted: Mapping[str, Any]) -> bool:
+    """Whether the bundle's content is what is published of the file, or nothing is."""
+    if source.sha256 is not None:
+        return bool(source.sha256 == noted["content"])
+    return source.git_id is None or bool(source.git_id == noted.get("git_id"))

@@ -152,6 +152,10 @@ def clash(packed: PackedVersion, stored: Sequence[Source], receipts: Mapping[str
         have = receipts[path].sha256 if path in receipts else ours[path].sha256
         if have is not None and have != file.content:
             return f"{path} has the content {have[:12]}… here and {file.content[:12]}… in the bundle"
+        git_id = ours[path].git_id
+        if have is None and git_id is not None and git_id != file.source.git_id:
+            # All that is published of this file; the bundle's must be known to be the same.
+            return f"{path} has the git id {git_id[:12]}… here and another or none in the bundle"
     return None
 
 
