@@ -2,7 +2,7 @@
 
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import asyncpg
 import pytest
@@ -182,6 +182,27 @@ async def test_what_is_recorded_is_what_was_told_last(ledgers: Ledgers) -> None:
     (seen,) = await ledgers.one.recorded()
     assert [(file.path, file.state, file.error) for file in seen.files] == [("a", WeightsState.PRESENT, None)]
     assert await ledgers.elsewhere.recorded() == []
+
+
+async def test_a_version_made_anew_is_recorded_as_it_is_now(migrated_dsn: str) -> None:
+    """Removed and asked for again between two passes: in the same states, from elsewhere. Not of the memory
+    ledger, which keeps neither times nor URLs."""
+    ledgers = await in_postgres(migrated_dsn)
+    async with ledgers.stack:
+        old = version(("a", WeightsState.PRESENT))
+        await ledgers.one.record(old)
+        source = Source("a", "https://elsewhere/b", "cd" * 32, 11, "ef" * 20, companion=True)
+        file = replace(old.files[0], source=source)
+        await ledgers.one.record(replace(old, created_at=old.created_at + 60, files=(file,)))
+        link: asyncpg.Connection[asyncpg.Record] = await asyncpg.connect(migrated_dsn)
+        row = await link.fetchrow(
+            "SELECT url, expected_sha256, expected_bytes, expected_git_id, companion FROM weights_files"
+        )
+        made_at = await link.fetchval("SELECT extract(epoch FROM created_at)::float8 FROM weights_versions")
+        await link.close()
+    assert row is not None
+    assert tuple(row) == (source.url, source.sha256, source.size_bytes, source.git_id, True)
+    assert made_at == old.created_at + 60
 
 
 async def test_forgetting(ledgers: Ledgers) -> None:

@@ -42,8 +42,8 @@ INSERT INTO weights_versions
        (store_id, model, version, created_at, repository, commit_id, revision, verified_at)
 VALUES ($1, $2, $3, to_timestamp($4), $5, $6, $7, to_timestamp($8::float8))
 ON CONFLICT (store_id, model, version) DO UPDATE
-   SET repository = excluded.repository, commit_id = excluded.commit_id, revision = excluded.revision,
-       verified_at = excluded.verified_at
+   SET created_at = excluded.created_at, repository = excluded.repository,
+       commit_id = excluded.commit_id, revision = excluded.revision, verified_at = excluded.verified_at
 """
 
 DROP_FILES = (
@@ -61,8 +61,12 @@ ON CONFLICT (store_id, model, version, path) DO UPDATE
        state = excluded.state, sha256 = excluded.sha256, size_bytes = excluded.size_bytes,
        companion = excluded.companion, expected_git_id = excluded.expected_git_id, proof = excluded.proof,
        error = excluded.error, changed_at = clock_timestamp()
- WHERE (had.state, had.sha256, had.size_bytes, had.error, had.proof)
-       IS DISTINCT FROM (excluded.state, excluded.sha256, excluded.size_bytes, excluded.error, excluded.proof)
+ WHERE (had.state, had.sha256, had.size_bytes, had.error, had.proof,
+        had.url, had.expected_sha256, had.expected_bytes, had.companion, had.expected_git_id)
+       IS DISTINCT FROM
+       (excluded.state, excluded.sha256, excluded.size_bytes, excluded.error, excluded.proof,
+        excluded.url, excluded.expected_sha256, excluded.expected_bytes, excluded.companion,
+        excluded.expected_git_id)
 """
 
 RECORDED = """
