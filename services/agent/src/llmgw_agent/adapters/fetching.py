@@ -10,6 +10,7 @@ from pathlib import Path
 
 from llmgw_agent.adapters.fetching_pieces import InPieces
 from llmgw_agent.adapters.mirror_client import MirrorClient, OnItsWay
+from llmgw_agent.adapters.threads import to_its_end
 from llmgw_agent.adapters.weights_store import PartialFile, WeightsStore
 from llmgw_agent.core.weights import Held, Listing, WeightsFile, WeightsKey
 from llmgw_kit.clock import Clock
@@ -268,15 +269,12 @@ class _Fetch:
         async def one(file: WeightsFile) -> None:
             async with room:
                 stop = threading.Event()
-                try:
-                    into = await asyncio.to_thread(PartialFile, folder / file.path, file, stop)
-                finally:
-                    stop.set()
+                into = await to_its_end(PartialFile, folder / file.path, file, stop, stop=stop)
                 try:
                     await self._client.download(mirror, self._key, file, into, on_bytes)
-                    wrong = await asyncio.to_thread(into.finish)
+                    wrong = await to_its_end(into.finish)
                 finally:
-                    await asyncio.to_thread(into.close)
+                    await to_its_end(into.close)
                 if wrong is not None:
                     raise Conflict(f"mirror {mirror}: {wrong}", code="corrupt")
 

@@ -11,6 +11,7 @@ from llmgw_agent.adapters.piece_client import PieceClient, Table
 from llmgw_agent.adapters.piece_files import PieceFiles, read_piece
 from llmgw_agent.adapters.sharing import Shared, Sharing
 from llmgw_agent.adapters.swarming import Peering, Swarming, present
+from llmgw_agent.adapters.threads import to_its_end
 from llmgw_agent.core.weights import Listing, WeightsKey
 from llmgw_kit.clock import Clock
 from llmgw_kit.errors import Conflict, LlmgwError
@@ -56,7 +57,7 @@ class InPieces:
         await self.end(listing.key)
         files, stop = PieceFiles(folder, listing, table.layout), threading.Event()
         try:
-            here = await asyncio.to_thread(present, files, table, stop)
+            here = await to_its_end(present, files, table, stop, stop=stop)
             swarming = Swarming(
                 self._client, mirror, listing, table, files, here, self._clock, self._chance, self._peering,
                 counting(_bytes(table, here)),
@@ -92,7 +93,7 @@ class InPieces:
 
         async def one(file: int) -> None:
             async with room:
-                wrong = await asyncio.to_thread(files.finish, file, stop)
+                wrong = await to_its_end(files.finish, file, stop, stop=stop)
                 if wrong is not None:
                     raise Conflict(f"mirror {mirror}: {wrong}", code="corrupt")
 
