@@ -62,6 +62,21 @@ async def test_a_killed_agent_is_started_again_and_adopts_and_a_stop_ends_engine
         assert "s2: stopped" in supervisor.tail(30)
 
 
+async def test_a_hangup_ends_neither_the_agent_nor_its_supervisor(agents: Agents) -> None:
+    """It reads TLS files again; here there are none, and the agent says so."""
+    async with controller() as leader:
+        supervisor = agents.start(leader.address, command=SUPERVISE)
+        leader.want((scripted_engine("s1"), RUN))
+        before = await leader.in_state("s1", SERVING)
+        (agent,) = agents_of(supervisor.pid)
+        supervisor.send_signal(signal.SIGHUP)
+        await eventually(lambda: "nothing is read again" in supervisor.tail(60), "the agent heard it")
+        assert agents_of(supervisor.pid) == [agent]
+        assert start_ticks(before.pid) == before.pid_start_ticks
+        supervisor.send_signal(signal.SIGTERM)
+        assert await supervisor.wait(30) == 0
+
+
 async def test_a_stop_while_it_waits_to_start_again_still_ends_the_engines(agents: Agents) -> None:
     async with controller() as leader:
         supervisor = agents.start(leader.address, command=SUPERVISE)

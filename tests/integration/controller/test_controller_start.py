@@ -2,6 +2,7 @@
 
 import json
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -49,6 +50,14 @@ def test_a_dsn_that_is_none_is_told_at_once(tmp_path: Path) -> None:
     assert ended.returncode != 0
     assert "dsn is not a Postgres address" in ended.stderr
     assert "Traceback" not in ended.stderr
+
+
+async def test_a_hangup_ends_no_controller(controllers: Controllers) -> None:
+    """It reads the TLS files towards a mirror again; here there are none, and the log says so."""
+    controller = await controllers.start().until_ready()
+    controller.child.send_signal(signal.SIGHUP)
+    await until("the log says so", lambda: "nothing is read again" in controller.child.tail())
+    assert controller.child.code is None
 
 
 def test_a_taken_port_is_named_also_when_the_other_shares_it(tmp_path: Path) -> None:

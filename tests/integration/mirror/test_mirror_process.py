@@ -5,6 +5,7 @@ from __future__ import annotations  # the stubs' asynchronous types exist in the
 import asyncio
 import json
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -137,6 +138,17 @@ async def test_kill_9_in_mid_fetch_and_on_it_goes(cage: Cage, hub: Upstream, tmp
     assert await asyncio.to_thread(second.child.stop, grace_s=PATIENCE_S) == 0
     assert list((tmp_path / "store" / "run").iterdir()) == []
     assert list((tmp_path / "store" / "parts").iterdir()) == []
+
+
+async def test_a_hangup_ends_no_mirror_that_has_no_tls_files(cage: Cage, tmp_path: Path) -> None:
+    mirror = await start(cage, tmp_path)
+    mirror.child.send_signal(signal.SIGHUP)
+    async with asyncio.timeout(PATIENCE_S):
+        while "nothing is read again" not in mirror.child.tail():
+            assert mirror.child.code is None
+            await asyncio.sleep(0.02)
+    assert (await mirror.get("/readyz"))[0] == 200
+    assert await asyncio.to_thread(mirror.child.stop, grace_s=PATIENCE_S) == 0
 
 
 async def test_another_mirror_takes_over_from_one_that_was_killed(

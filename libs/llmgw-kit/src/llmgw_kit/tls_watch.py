@@ -5,8 +5,10 @@ does not is told once, and the old ones stay in force. Open connections go on wi
 object serves both sides: asyncio and aiohttp take `context`, gRPC the bytes of `now` (llmgw_kit.rpc).
 """
 
+import asyncio
 import logging
 import os
+import signal
 import ssl
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
@@ -139,6 +141,21 @@ def client_tls(*, ca: Path | None, cert: Path | None, key: Path | None, what: st
         return WatchedTls(TlsFiles(cert, key, ca), Side.CLIENT, what=f"{what}_ca, {what}_cert, {what}_key")
     except InvalidRequest as e:
         raise StartupError(e.text, next_steps=e.next_steps) from None
+
+
+def refresh_at_hangup(*watched: WatchedTls) -> None:
+    """SIGHUP reads these files again, and these alone; without any it is said that there is nothing to read.
+
+    It replaces what was said before. To be called in any case: an unhandled SIGHUP ends a process."""
+
+    def hang_up() -> None:
+        if not watched:
+            log.info("SIGHUP: no TLS files are configured, nothing is read again")
+        for one in watched:
+            if not one.refresh():
+                log.info("SIGHUP: %s: nothing new is in force", one.what)
+
+    asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, hang_up)
 
 
 class _Current(ssl.SSLContext):

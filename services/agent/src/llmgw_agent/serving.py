@@ -43,6 +43,7 @@ from llmgw_agent.supervise import READY_VARIABLE
 from llmgw_kit import listeners, telemetry
 from llmgw_kit.clock import Clock, SystemClock
 from llmgw_kit.lifecycle import StopSignal, cancel_all, until_stopped
+from llmgw_kit.tls_watch import refresh_at_hangup
 
 if TYPE_CHECKING:
     from llmgw_agent.ports import DeviceProvider
@@ -58,6 +59,7 @@ MOST_OLD_LOGS = 100
 async def serve(settings: AgentSettings) -> int:
     """Run the agent until SIGTERM or SIGINT. The engines go on."""
     stop = StopSignal()
+    refresh_at_hangup()  # until it is known which files there are
     machine.check_engine_ports(*settings.port_range)
     folder = machine.DataFolder(settings.data_dir)
     folder.open()
@@ -77,6 +79,7 @@ async def _run(
     )
     clock, changes = SystemClock(), Changes()
     edges = await open_edges(settings, stack)
+    refresh_at_hangup(*edges.watched)
     http = await stack.enter_async_context(_http_session())
     agent = _Agent(settings, folder, clock, changes, http, edges)
     stack.push_async_callback(agent.pieces.close)

@@ -35,6 +35,8 @@ class Supervisor:
     stopping: int | None = None
     data_dir: str | None = None
     _child: "subprocess.Popen[bytes] | None" = None
+    #: Whether this `serve` has said that it is up.
+    _up: bool = False
     _wake: tuple[int, int] = field(default_factory=os.pipe)
 
     def run(self) -> int:
@@ -45,6 +47,7 @@ class Supervisor:
             os.set_blocking(descriptor, False)
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, self._told)
+        signal.signal(signal.SIGHUP, self._hung_up)
         signal.signal(signal.SIGCHLD, lambda *_: None)
         signal.set_wakeup_fd(self._wake[1], warn_on_full_buffer=False)
         pause_s = FIRST_PAUSE_S
@@ -72,8 +75,14 @@ class Supervisor:
         if self._child is not None and self._child.returncode is None:
             self._child.send_signal(number)
 
+    def _hung_up(self, number: int, _: object) -> None:
+        # To an agent that is up alone: to one that just begins it would be the end.
+        if self._up and self.stopping is None and self._child is not None and self._child.returncode is None:
+            self._child.send_signal(number)
+
     def _serve_once(self) -> int:
         ready, said = os.pipe()
+        self._up = False
         # A session of its own: Ctrl-C in a terminal reaches it once, through us.
         self._child = subprocess.Popen(
             [sys.executable, "-m", "llmgw_agent", *self.arguments],
@@ -101,6 +110,7 @@ class Supervisor:
 
     def _heard(self, data: bytes) -> None:
         if b"\n" in data:
+            self._up = True
             self.data_dir = json.loads(data.partition(b"\n")[0])["data_dir"]
 
     def _reap(self) -> int | None:

@@ -34,6 +34,7 @@ from llmgw_kit.clock import Clock, SystemClock
 from llmgw_kit.lifecycle import StopSignal, cancel_all, until_stopped
 from llmgw_kit.postgres import connect_patiently, safe_dsn
 from llmgw_kit.rpc_watch import PeerWatch
+from llmgw_kit.tls_watch import refresh_at_hangup
 from llmgw_schema.migrate import migrate_at
 
 log = logging.getLogger(__name__)
@@ -50,6 +51,7 @@ SERVICES = ("llmgw.v1.AgentService", "llmgw.v1.RoutingService", "llmgw.v1.Operat
 async def serve(settings: ControllerSettings, models: list[Model]) -> int:
     """Until a signal. Raises StartupError for what keeps it from starting."""
     stop = StopSignal()
+    refresh_at_hangup()  # until it is known which files there are
     async with AsyncExitStack() as opened:
         controller = Controller(settings, models, SystemClock(), opened)
         # A signal ends the waiting for Postgres too.
@@ -192,6 +194,7 @@ class Controller:
         self._metrics.mirror_reachable = lambda: peer.reachable
         watching = [asyncio.create_task(peer.run(), name="mirror")]
         if tls is not None:
+            refresh_at_hangup(tls)
             watching.append(asyncio.create_task(tls.watch(self._clock.sleep), name="mirror_tls files"))
         self._opened.push_async_callback(cancel_all, *watching)
         return mirror

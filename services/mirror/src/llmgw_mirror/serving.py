@@ -4,7 +4,6 @@ import asyncio
 import json
 import logging
 import os
-import signal
 import socket
 from collections.abc import Iterable
 from contextlib import AsyncExitStack
@@ -19,7 +18,7 @@ from llmgw_kit.addresses import HostPort
 from llmgw_kit.clock import SystemClock
 from llmgw_kit.lifecycle import StopSignal, cancel_all, until_stopped
 from llmgw_kit.listeners import bind, bound_address
-from llmgw_kit.tls_watch import WatchedTls
+from llmgw_kit.tls_watch import WatchedTls, refresh_at_hangup
 from llmgw_mirror.adapters.disk import write_atomically
 from llmgw_mirror.adapters.file_answer import FileAnswers
 from llmgw_mirror.adapters.grpc_server import SERVICE, MirrorServicer
@@ -46,6 +45,7 @@ async def serve(settings: MirrorSettings) -> int:
     """Until SIGINT or SIGTERM. Raises StartupError."""
     stop = StopSignal()
     tls = open_tls(settings)
+    refresh_at_hangup(*(() if tls is None else (tls,)))
     async with AsyncExitStack() as stack:
         sockets = _bind_all(settings, stack)
         server = rpc.server()
@@ -156,7 +156,6 @@ async def _serve_on(
         tasks.append(asyncio.create_task(built.keepers.scrub.run(), name="scrub"))
     if tls is not None:
         tasks.append(asyncio.create_task(tls.watch(SystemClock().sleep), name="tls files"))
-        asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, tls.refresh)
     try:
         await until_stopped(stop, *tasks)
     finally:
