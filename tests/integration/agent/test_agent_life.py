@@ -9,6 +9,7 @@ import pytest
 
 from llmgw.v1 import agent_pb2 as pb
 from llmgw_kit.testing.ports import free_ports
+from tests import metrics_page
 from tests.integration.agent.agent_bench import (
     Agents,
     OneTest,
@@ -374,6 +375,7 @@ async def test_health_metrics_and_shards_of_the_admin_listener(agents: Agents) -
         assert 'llmgw_agent_shards{state="serving"} 1.0' in page
         assert 'llmgw_agent_devices{state="healthy"} 2.0' in page
         assert "llmgw_agent_session_up 1.0" in page
+        assert metrics_page.scraped(page) == metrics_page.written("agent")
         async with session.get(f"{base}/readyz") as answer:
             assert "session with controller-t" in await answer.text()
         async with session.get(f"{base}/shards") as answer:

@@ -17,6 +17,7 @@ from llmgw_kit.testing.embedded import EmbeddedRedis
 from llmgw_kit.testing.processes import Cage
 from llmgw_router.adapters.activity_redis import RedisActivity
 from llmgw_router.core.activity import Report
+from tests import metrics_page
 
 from .controller_bench import MODEL, Controller, Controllers, until
 from .sim_peers import SimAgent, SimRouter
@@ -24,17 +25,17 @@ from .sim_peers import SimAgent, SimRouter
 KEPT = {**MODEL, "replicas": 1}
 
 
+def scrape(controller: Controller) -> str:
+    connection = http.client.HTTPConnection(controller.admin.host, controller.admin.port, timeout=5)
+    connection.request("GET", "/metrics")
+    text = connection.getresponse().read().decode()
+    connection.close()
+    return text
+
+
 async def metrics(controller: Controller) -> dict[str, float]:
     """Our own series by name and labels."""
-
-    def get() -> str:
-        connection = http.client.HTTPConnection(controller.admin.host, controller.admin.port, timeout=5)
-        connection.request("GET", "/metrics")
-        text = connection.getresponse().read().decode()
-        connection.close()
-        return text
-
-    lines = (await asyncio.to_thread(get)).splitlines()
+    lines = (await asyncio.to_thread(scrape, controller)).splitlines()
     series = (line.rsplit(" ", 1) for line in lines if line.startswith("llmgw_"))
     return {name: float(value) for name, value in series}
 
@@ -64,6 +65,10 @@ async def test_only_the_leader_tells_of_the_fleet_and_both_are_healthy(
         # Without Redis nobody counts what is in flight: absent, not 0.
         assert not [name for name in seen if name.startswith("llmgw_fleet_in_flight_requests")]
         assert not [name for name in other if name.startswith("llmgw_fleet_")]
+        # Said only with a mirror.
+        page = metrics_page.scraped(await asyncio.to_thread(scrape, leader))
+        assert metrics_page.written("controller") - page == {"llmgw_controller_mirror_reachable"}
+        assert page <= metrics_page.written("controller")
     for controller in (leader, standby):
         channel = rpc.channel(controller.address)
         stub: Any = health_pb2_grpc.HealthStub(channel)

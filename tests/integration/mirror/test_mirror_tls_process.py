@@ -22,6 +22,7 @@ from llmgw_kit import rpc
 from llmgw_kit.testing.authority import Authority, Pair
 from llmgw_kit.testing.processes import Cage
 from llmgw_kit.tls_watch import Side, WatchedTls
+from tests import metrics_page
 
 from .scripted import Upstream
 from .test_mirror_process import Running, configured, run, source, start
@@ -110,7 +111,8 @@ async def test_new_certificates_are_taken_up_while_files_are_read(
 ) -> None:
     """D23: no restart, no failed request; a key that does not belong to its certificate changes nothing."""
     tls = put(tmp_path / "tls", ca.sign("first"), ca)
-    mirror = await start(cage, tmp_path, **tls)
+    more = {"registry_url": "http://127.0.0.1:9", "fetch_rate_bytes_s": 10**9}
+    mirror = await start(cage, tmp_path, **tls, **more)
     await fetched(mirror, hub, ours)
     name, reader, writer = await shown(mirror, ours)
     assert name == "first"
@@ -124,6 +126,8 @@ async def test_new_certificates_are_taken_up_while_files_are_read(
     _, page = await admin(mirror, "/metrics")
     assert "llmgw_mirror_tls_refused 1.0" in page
     assert "llmgw_mirror_tls_expires_timestamp_seconds" in page
+    # All there is: with TLS, a registry and a cap.
+    assert metrics_page.scraped(page) == metrics_page.written("mirror")
     put(tmp_path / "tls", second, ca)
     mirror.child.send_signal(signal.SIGHUP)
     await until(lambda: "new TLS files are in force" in mirror.child.tail())

@@ -2,7 +2,6 @@
 
 import asyncio
 import json
-import re
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -15,11 +14,10 @@ from aiohttp.typedefs import Handler
 from prometheus_client.parser import text_string_to_metric_families
 
 from llmgw_kit.testing.processes import Cage
+from tests import metrics_page
 
 from .process import ask, call, chat, engine, get, metric_at_least, running
 from .routing_bench import until
-
-PAGE = Path(__file__).parents[3] / "docs" / "metrics.md"
 
 TRACE, SPAN = "4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7"
 
@@ -38,13 +36,8 @@ async def test_every_name_on_the_scrape_is_on_its_page_and_the_other_way_round(
         )
         text = (await get(f"{router.admin_url}/metrics")).body.decode()
     families = {one.name: one for one in text_string_to_metric_families(text)}
-    scraped = {
-        f"{name}_total" if one.type == "counter" else name
-        for name, one in families.items()
-        if name.startswith("llmgw_")
-    }
-    written = set(re.findall(r"`(llmgw_[a-z_]+)(?:\{[a-z_,]+\})?`", PAGE.read_text()))
-    assert scraped - written == set()
+    written = metrics_page.written("router")
+    assert metrics_page.scraped(text) - written == set()
     # Said only by a controller, by Redis, by a database, where usage is recorded, or while tracing is on.
     elsewhere = {name for name in written if name.startswith("llmgw_fleet_")} | {
         "llmgw_router_routes_term",
@@ -64,7 +57,7 @@ async def test_every_name_on_the_scrape_is_on_its_page_and_the_other_way_round(
         "llmgw_router_usage_records_total",
         "llmgw_router_usage_sink_silent_seconds",
     }
-    assert written - scraped == elsewhere
+    assert written - metrics_page.scraped(text) == elsewhere
     for one in families.values():
         if one.type == "histogram" and one.name.startswith("llmgw_"):
             counts = [sample.value for sample in one.samples if sample.name.endswith("_bucket")]
