@@ -72,8 +72,9 @@ class Sink:
         self._writing: asyncio.Task[None] | None = None
         #: Bytes that came, written or not, the earlier transfers' included.
         self.received = part.length
-        #: Whether we are what everybody waits for: the disk, or a cap on what may come.
-        self.waits = False
+        #: Since when we are what everybody waits for: the disk, or a cap on what may come. None: we are not.
+        self._held_since: float | None = None
+        self._held_s = 0.0
 
     async def add(self, piece: bytes) -> None:
         """Raises OSError of an earlier write."""
@@ -88,11 +89,19 @@ class Sink:
     @contextmanager
     def held_up(self) -> Iterator[None]:
         """Silence meanwhile is not upstream's."""
-        self.waits = True
+        clock = self._flight.clock
+        self._held_since = clock.monotonic_s()
         try:
             yield
         finally:
-            self.waits = False
+            self._held_s += clock.monotonic_s() - self._held_since
+            self._held_since = None
+
+    @property
+    def held_s(self) -> float:
+        """So long, all together, was upstream kept waiting."""
+        since = self._held_since
+        return self._held_s + (0.0 if since is None else self._flight.clock.monotonic_s() - since)
 
     async def flush(self) -> None:
         """Write what was gathered. Raises OSError."""

@@ -151,15 +151,17 @@ class Transfer:
                 step = on_answer(part.seen, want, ask, answer.head)
                 if not isinstance(step, Append):
                     return step
-                if step.offset == 0 and part.length:
-                    log.info("%s starts over: %s", source.path, step.dropped)
-                    await part.restart()
-                    sink.received = 0
-                    flight.at(0)
                 total = want.size_bytes if want.size_bytes is not None else step.total_bytes
-                flight.total_bytes = total
-                await self._room.claim(flight.key, lambda: max(0, (total or 0) - sink.received))
-                await part.begin(validator=step.validator, total_bytes=step.total_bytes)
+                # Room may have to be made first, by reading and removing much; upstream waits for that.
+                with sink.held_up():
+                    if step.offset == 0 and part.length:
+                        log.info("%s starts over: %s", source.path, step.dropped)
+                        await part.restart()
+                        sink.received = 0
+                        flight.at(0)
+                    flight.total_bytes = total
+                    await self._room.claim(flight.key, lambda: max(0, (total or 0) - sink.received))
+                    await part.begin(validator=step.validator, total_bytes=step.total_bytes)
                 begun = True
                 async for piece in answer.body():
                     self.tally.received_bytes += len(piece)
@@ -181,10 +183,13 @@ class Transfer:
         """Judge by bytes gained in a window, not by the clock since the last packet (H13, H14)."""
         window_s = self._pace.stall_window_s
         while True:
-            before = sink.received
-            await self._clock.sleep(window_s)
+            before, held_s, left_s = sink.received, sink.held_s, window_s
+            while left_s > 0:
+                await self._clock.sleep(left_s)
+                # All of the window is upstream's: for as long as we held it up, it gets more.
+                held_s, left_s = sink.held_s, sink.held_s - held_s
             gained = sink.received - before
-            if gained < self._pace.stall_bytes and not sink.waits:
+            if gained < self._pace.stall_bytes:
                 return f"upstream stalled: {max(0, gained)} bytes in {window_s:g} s"
 
 
