@@ -276,6 +276,21 @@ async def test_unknown_versions_are_told_as_such(here: World) -> None:
             await call("org/m", "v9")
 
 
+async def test_old_lines_of_the_history_are_forgotten(hub: Upstream, tmp_path: Path) -> None:
+    clock = FakeClock()
+    async with world(tmp_path / "store", clock=clock, history_keep_days=30) as here:
+        for version, days in (("v1", 29), ("v2", 0)):
+            await here.fetch(Source("w", hub.put("/w", SMALL)), version=version)
+            await until(lambda: len(here.built.flights) == 0)
+            await clock.advance(days * 86_400)
+        await here.built.upkeep.tidy()
+        assert len(await kinds(here)) == 4
+        await clock.advance(2 * 86_400)
+        await here.built.upkeep.tidy()
+        entries = await here.built.history.newest(model=None, version=None, since=None, limit=100)
+        assert {entry.version for entry in entries} == {"v2"}
+
+
 async def test_content_of_no_version_is_removed_at_run_time_too(hub: Upstream, here: World) -> None:
     await here.fetch(Source("w", hub.put("/w", BIG), SHA))
     here.store.remove(version_id("org/m", "v1"))

@@ -41,6 +41,7 @@ def build_garbage(
     garbage = Garbage(
         shelf=shelf, removals=Removals(shelf.store), fetcher=fetcher, history=history, clock=clock,
         damaged=DamagedBounds(settings.damaged_keep_days * DAY_S, settings.damaged_keep_bytes),
+        history_keep_s=settings.history_keep_days * DAY_S,
     )  # fmt: skip
     room.relieve = garbage.relieve
     return garbage

@@ -1,5 +1,6 @@
 """What nobody needs any more, given back: removals whose time is over, content of no version, what was set
-aside as damaged long enough ago. By time in every pass, and sooner when a fetch would find the disk full."""
+aside as damaged long enough ago, old lines of history. By time in every pass, and sooner when a fetch would
+find the disk full."""
 
 import logging
 import math
@@ -20,6 +21,8 @@ log = logging.getLogger(__name__)
 
 #: While content is removed: how old a look at what is named may be. It reads all small files of the store.
 LOOK_AGAIN_S = 1.0
+#: Lines of history forgotten in one pass; others wait for the lease meanwhile.
+PRUNED_AT_ONCE = 1_000
 
 
 @dataclass(frozen=True)
@@ -35,7 +38,7 @@ class Garbage:
 
     def __init__(
         self, *, shelf: Shelf, removals: Removals, fetcher: Fetcher, history: History, clock: Clock,
-        damaged: DamagedBounds,
+        damaged: DamagedBounds, history_keep_s: float,
     ) -> None:  # fmt: skip
         self._shelf = shelf
         self._store = shelf.store
@@ -45,6 +48,7 @@ class Garbage:
         self._history = history
         self._clock = clock
         self._damaged = damaged
+        self._history_keep_s = history_keep_s
 
     def named(self, but: str | None = None) -> set[str]:
         """Content that a version needs, or a removal that can be undone; without that of version id `but`.
@@ -57,6 +61,8 @@ class Garbage:
         async with self._fetcher.publishing():
             # Under the lease nothing is between two places.
             await self._threads.act("damaged removals stay", self._removals.sweep)
+            # Here since one mirror of the store is enough.
+            await self._history.prune(before=now - self._history_keep_s, most=PRUNED_AT_ONCE)
         for removed in await self._threads.run(self._removals.every):
             if removed.until <= now:
                 await self.purge(removed, told="its time to be restored is over")

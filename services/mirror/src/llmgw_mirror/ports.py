@@ -121,7 +121,8 @@ class Ledger(Protocol):
 
 
 class History(Protocol):
-    """Append-only. Nothing waits for it and nothing is decided by it: what cannot be written is logged."""
+    """Appended to, and forgotten from its old end. Nothing waits for it and nothing is decided by it: what
+    cannot be written is logged."""
 
     async def note(self, entry: Entry) -> None:
         """Write it down; never raises for a database that is away."""
@@ -131,4 +132,9 @@ class History(Protocol):
         self, *, model: str | None, version: str | None, since: float | None, limit: int
     ) -> Sequence[Entry]:
         """Newest first. Raises Unavailable."""
+        ...
+
+    async def prune(self, *, before: float, most: int) -> int:
+        """Forget lines from before then (seconds since 1970), among the `most` oldest ones; returns how many.
+        Raises Unavailable."""
         ...

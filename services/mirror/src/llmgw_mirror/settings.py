@@ -148,6 +148,11 @@ class MirrorSettings(ServiceSettings):
         7.0, ge=0, description="content found damaged is kept so long for people to look at"
     )
     damaged_keep_bytes: int = Field(20 * 1024**3, ge=0, description="and at most so much of it, the newest")
+    history_keep_days: float = Field(
+        365.0,
+        ge=1,
+        description="lines of the history are kept so long; without a database, the newest 1000",
+    )
     send_stall_s: float = Field(60.0, gt=0, description="a node that takes no byte for so long is cut off")
     piece_uploads: int = Field(
         16, ge=1, le=1024, description="pieces sent to nodes at once; the rest wait in line"

@@ -32,3 +32,9 @@ class MemoryHistory:
             and version in (None, entry.version)
             and (since is None or entry.at >= since)
         ][:limit]
+
+    async def prune(self, *, before: float, most: int) -> int:
+        kept = [entry for n, entry in enumerate(self._entries) if n >= most or entry.at >= before]
+        pruned = len(self._entries) - len(kept)
+        self._entries = deque(kept, maxlen=KEPT)
+        return pruned

@@ -23,6 +23,15 @@ SELECT extract(epoch FROM at)::float8 AS at, kind, model, version, path, asked_b
  ORDER BY seq DESC LIMIT $5
 """
 
+# Among the oldest lines only, so that a look takes as long for a hundred lines as for a hundred million.
+PRUNE = """
+DELETE FROM weights_history
+ WHERE seq IN (SELECT seq FROM (SELECT seq, at FROM weights_history
+                                 WHERE store_id = $1 ORDER BY seq LIMIT $3) AS oldest
+                WHERE at < to_timestamp($2))
+RETURNING seq
+"""
+
 
 class PostgresHistory:
     """See ports.History."""
@@ -54,3 +63,7 @@ class PostgresHistory:
             )
             for row in rows
         ]  # fmt: skip
+
+    async def prune(self, *, before: float, most: int) -> int:
+        async with connection(self._postgres) as link:
+            return len(await link.fetch(PRUNE, self._store_id, before, most))
