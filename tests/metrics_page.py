@@ -16,7 +16,9 @@ def written(service: str) -> set[str]:
 
 
 def scraped(text: str) -> set[str]:
-    """Names of a scrape, those of counters with their `_total`. Each series says what it is."""
+    """Names of a scrape, those of counters with their `_total`. Each series says what it is. When a counter
+    began (`_created`) is the library's to tell."""
     ours = [one for one in text_string_to_metric_families(text) if one.name.startswith("llmgw_")]
     assert all(one.documentation for one in ours)
-    return {f"{one.name}_total" if one.type == "counter" else one.name for one in ours}
+    names = {f"{one.name}_total" if one.type == "counter" else one.name for one in ours}
+    return {name for name in names if not name.endswith("_created")}
