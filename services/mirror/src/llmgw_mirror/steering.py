@@ -3,7 +3,7 @@ the store and outlives all of them; each mirror's next pass ends what it has und
 """
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from llmgw_kit.clock import Clock
@@ -71,8 +71,7 @@ class Steering:
             stored = await self._named(model, version, paths)
             meant = set(paths or (source.path for source in stored.wish.files))
             again = sorted(meant & (stored.failures.keys() | stored.cancelled.keys()))
-            for path in again:
-                await self._threads.run(self._store.resume, vid, path)
+            await self._unmark(vid, {p: word for p, word in stored.cancelled.items() if p in meant})
             left = {path: word for path, word in stored.cancelled.items() if path not in meant}
             stored = await self._flights.retry_failed(
                 vid, replace(stored, cancelled=left), at_once=True, paths=meant
@@ -116,14 +115,33 @@ class Steering:
         except FileNotFoundError:
             raise NotFound("the version was removed in this moment", code="unknown_version") from None
         except OSError as e:
-            for path in done:
-                await self._threads.run(self._store.resume, vid, path)
-            raise Unavailable(
-                f"nothing is cancelled, it cannot be noted on the disk: {e.strerror or e}",
-                code="disk_trouble",
-                next_steps=["see whether the mirror's disk is full or read-only"],
-            ) from e
+            stay = [p for p in done if not await self._undone(self._store.resume, vid, p)]
+            what = f"these files alone are cancelled: {_some(stay)}" if stay else "nothing is cancelled"
+            raise _disk_trouble(f"{what}; it cannot be noted on the disk", e) from e
         return done
+
+    async def _unmark(self, vid: str, words: dict[str, Cancelled]) -> None:
+        """All, or none when the disk does not take it."""
+        done: list[str] = []
+        try:
+            for path in words:
+                await self._threads.run(self._store.resume, vid, path)
+                done.append(path)
+        except OSError as e:
+            gone = [p for p in done if not await self._undone(self._store.stop, vid, p, words[p])]
+            what = (
+                f"these files alone are not cancelled any more: {_some(gone)}" if gone else "nothing is tried"
+            )
+            raise _disk_trouble(f"{what}; it cannot be noted on the disk", e) from e
+
+    async def _undone(self, act: Callable[..., None], *given: object) -> bool:
+        """False: the disk does not even take that back; what it holds now is what is told."""
+        try:
+            await self._threads.run(act, *given)
+        except OSError as e:
+            log.error("%s cannot be put back as it was: %s", given[1], e)
+            return False
+        return True
 
     async def _collect(self) -> int:
         try:
@@ -143,6 +161,19 @@ class Steering:
         path = paths[0] if len(paths) == 1 else None
         wish, now = stored.wish, self._clock.unix_s()
         await self._history.note(Entry(now, kind, wish.model, wish.version, text, path, asked_by))
+
+
+def _disk_trouble(what: str, e: OSError) -> Unavailable:
+    return Unavailable(
+        f"{what}: {e.strerror or e}",
+        code="disk_trouble",
+        next_steps=["see whether the mirror's disk is full or read-only, then ask again"],
+    )
+
+
+def _some(paths: Sequence[str]) -> str:
+    more = f" and {len(paths) - 5} more" if len(paths) > 5 else ""
+    return ", ".join(paths[:5]) + more
 
 
 def _words(
