@@ -2,10 +2,14 @@
 
 import os
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from pathlib import Path
 
+from llmgw_mirror.adapters.bundle_files import BundleFolder, Writer
 from llmgw_mirror.adapters.parts import Part
 from llmgw_mirror.adapters.store import Store
+from llmgw_mirror.core.bundle_layout import Member
+from llmgw_mirror.core.bundles import Manifest
 from llmgw_mirror.garbage import Garbage
 
 
@@ -63,9 +67,30 @@ def trusts_any_receipt() -> None:
     _plant(Store, "blob_seen", blob_seen)
 
 
+def bundles_without_looking() -> None:
+    """Content goes into a bundle as it lies there."""
+
+    def copy(writer: Writer, member: Member, source: Path) -> Iterator[int]:
+        writer._put(member.start, source.read_bytes())
+        yield member.size_bytes
+
+    _plant(Writer, "_copy", copy)
+
+
+def names_a_bundle_before_it_is_whole() -> None:
+    """The file appears first, and is filled under its own name."""
+
+    def partial(folder: BundleFolder, manifest: Manifest) -> Path:
+        return folder.path(manifest.name)
+
+    _plant(BundleFolder, "partial", partial)
+
+
 PLANTS: dict[str, Callable[[], None]] = {
     "publishes-by-copying": publishes_by_copying,
     "forgets-what-can-be-restored": forgets_what_can_be_restored,
     "sets-aside-by-copying": sets_aside_by_copying,
     "trusts-any-receipt": trusts_any_receipt,
+    "bundles-without-looking": bundles_without_looking,
+    "names-a-bundle-before-it-is-whole": names_a_bundle_before_it_is_whole,
 }

@@ -3,10 +3,11 @@
     python -m tests.integration.mirror.crash_seeds [--seeds 200] [--first 1] [--limit-s S] [--plant NAME]
 
 A seed is a few lives of a mirror over one folder. Each life does some random acts (fetch, remove, restore,
-purge, verify, scrub, passes) and ends before its n-th call that changes the disk, or finds the disk full
-from there on for a while. Between two lives a byte may rot. What must hold is asked of the folder, not of
-the mirror: every content is what its name says, what is served is what was published, what can be restored
-has its bytes; and in the end everything is there again, and nothing is left when all is removed.
+purge, verify, scrub, passes, export, import) and ends before its n-th call that changes the disk, or finds
+the disk full from there on for a while. Between two lives a byte may rot. What must hold is asked of the
+folder, not of the mirror: every content is what its name says, in a bundle too, what is served is what was
+published, what can be restored has its bytes; and in the end everything is there again, a bundle of it makes
+another store like this one, and nothing is left when all is removed.
 
 Lives are forks of this process, which has imported everything and started nothing. Upstream is a folder.
 """
@@ -35,6 +36,7 @@ from llmgw_mirror.adapters.disk import DiskThreads
 from llmgw_mirror.adapters.removals import Removals
 from llmgw_mirror.core.versions import Source, WeightsState
 
+from . import crash_bundles
 from .crash_driver import ACTS, DEATH, life
 from .crash_plants import PLANTS
 from .world import World, content_of, sha256_of, world
@@ -47,8 +49,8 @@ FULL_FOR = 12
 CONTENTS = {"a": content_of(1_500_000, 1), "b": content_of(300_000, 2), "c": content_of(900, 3)}
 MODEL = "org/m"
 DOINGS = (
-    "fetch", "fetch", "fetch", "fetch", "fetch", "remove", "remove now", "restore", "purge", "verify",
-    "scrub", "pass",
+    "fetch", "fetch", "fetch", "remove", "remove now", "restore", "purge", "verify", "scrub", "pass",
+    "export", "import",
 )  # fmt: skip
 #: Files of each version; the middle one shares content with both others.
 VERSIONS = {"v1": ("a", "b"), "v2": ("b", "c"), "v3": ("c",)}
@@ -86,7 +88,7 @@ def mirror_of(story: Story) -> Any:
     """One disk thread at a time as far as it can be: a seed should play the same acts again."""
     return world(
         story.store, file_roots=(story.root / "from",), parallel_fetches=1, removal_undo_s=1e9,
-        scrub_interval_days=1e-9, damaged_keep_days=0,
+        scrub_interval_days=1e-9, damaged_keep_days=0, bundle_dir=story.root / "bundles",
     )  # fmt: skip
 
 
@@ -113,9 +115,7 @@ async def act_once(here: World, story: Story, rng: random.Random) -> str:
     """One thing that people or the mirror itself do; returns what."""
     version = rng.choice(("v1", "v1", "v2", "v3"))
     keeping, upkeep = here.built.keepers.keeping, here.built.upkeep
-    what = rng.choice(
-        ("fetch", "fetch", "fetch", "remove", "remove now", "restore", "purge", "verify", "scrub", "pass")
-    )
+    what = rng.choice(DOINGS)
     if what == "fetch":
         await here.mirror.fetch(MODEL, version, story.sources(version))
         if rng.random() < 0.7:
@@ -134,6 +134,11 @@ async def act_once(here: World, story: Story, rng: random.Random) -> str:
         assert here.built.keepers.scrub is not None, "it is on"
         await here.built.keepers.scrub.step(thread)
         thread.close()
+    elif what == "export":
+        more = [version] if rng.random() < 0.5 else sorted({version, rng.choice(tuple(VERSIONS))})
+        return await crash_bundles.export(here, MODEL, more, rng)
+    elif what == "import":
+        return await crash_bundles.bring(here, rng)
     else:
         upkeep._tidied_at = None
         await upkeep.once()
@@ -167,6 +172,7 @@ async def check(here: World, story: Story) -> None:
             continue
         if actual != name and name not in story.rotten:
             raise Broken(f"content {name} is {actual}")
+    crash_bundles.check(story.root / "bundles")
     for view in await here.mirror.versions():
         for file in view.files:
             if file.state is WeightsState.PRESENT and file.sha256 != sha256_of(CONTENTS[file.source.path]):
@@ -198,6 +204,7 @@ async def end(story: Story, tell: int) -> None:
                     raise Broken(f"{version} is {view.state.value}: {[file.error for file in view.files]}")
         story.rotten.clear()
         await check(here, story)
+        await crash_bundles.end(here, MODEL, sorted(VERSIONS), story.root / "fresh")
         for version in VERSIONS:
             await here.built.keepers.keeping.removing.remove(MODEL, version, now=True)
         for removed in Removals(here.store).every():
