@@ -25,7 +25,8 @@ from .world import World, content_of, listening, sha256_of, until, world
 
 #: More than the kernel and the transports hold for a connection that nobody reads.
 BIG = content_of(24_000_000)
-FILE = "/v1/weights/org%2Fm/v1/files/w.bin"
+VERSION = "/v1/weights/org%2Fm/v1"
+FILE = f"{VERSION}/files/w.bin"
 
 
 @dataclass
@@ -43,7 +44,11 @@ class Here:
         return session.get(URL(f"https://{self.at}{FILE}", encoded=True), ssl=self.client, headers=headers)
 
     async def raw(
-        self, limit: int = 1 << 16, kernel_holds: int | None = None
+        self,
+        limit: int = 1 << 16,
+        kernel_holds: int | None = None,
+        asking: str = f"GET {FILE}",
+        body: str = "",
     ) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
         """A connection on which the file was asked for."""
         sock = socket.socket()
@@ -54,7 +59,8 @@ class Here:
         reader, writer = await asyncio.open_connection(
             sock=sock, ssl=self.client, server_hostname=self.at.host, limit=limit
         )
-        writer.write(f"GET {FILE} HTTP/1.1\r\nHost: x\r\n\r\n".encode())
+        head = f"{asking} HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\n\r\n"
+        writer.write((head + body).encode())
         await writer.drain()
         return reader, writer
 
@@ -176,6 +182,19 @@ def test_a_client_that_takes_nothing_is_cut_off(run: Run) -> None:
         writer.close()
 
     run(main, send_stall_s=0.3)
+
+
+def test_whoever_takes_files_or_pieces_is_known_by_one_name(run: Run) -> None:
+    async def main(here: Here) -> None:
+        _, whole = await here.raw(limit=1024)
+        _, piece = await here.raw(limit=1024, asking=f"POST {VERSION}/next", body='{"lacks": "03"}')
+        reads = here.world.built.reads
+        await until(lambda: len(reads) == 2)
+        assert reads.peers_of([sha256_of(BIG)]) == ["node-7"]
+        for writer in (whole, piece):
+            writer.transport.abort()
+
+    run(main)
 
 
 def test_a_slow_client_is_served_to_the_end(run: Run) -> None:

@@ -129,10 +129,7 @@ async def listening(
     app.on_response_prepare.append(note)
     clock = SystemClock()
     hashes = PieceHashes(here.store, clock, piece_bytes=piece_bytes)
-    swarm = SwarmHttp(
-        here.mirror, hashes, built.readers, built.reads, answers.served, clock,
-        uploads=here.settings.piece_uploads, stall_s=here.settings.send_stall_s,
-    )  # fmt: skip
+    swarm = SwarmHttp(here.mirror, hashes, answers, clock, uploads=here.settings.piece_uploads)
     finders = build_finders(here.settings, built, clock)
     hub = build_hub(here.settings, built, answers, finders.fetching, clock)
     app.add_routes([*swarm.routes(), *weights.routes(), *hub.routes()])

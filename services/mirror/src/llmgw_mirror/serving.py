@@ -97,10 +97,7 @@ async def _serve_on(
     weights = WeightsHttp(mirror, answers)
     hashes = PieceHashes(built.store, SystemClock(), on_damaged=built.keepers.suspects.doubt)
     built.upkeep.beside.append(hashes.sweep)
-    swarm = SwarmHttp(
-        mirror, hashes, built.readers, built.reads, answers.served, SystemClock(),
-        uploads=settings.piece_uploads, stall_s=settings.send_stall_s,
-    )  # fmt: skip
+    swarm = SwarmHttp(mirror, hashes, answers, SystemClock(), uploads=settings.piece_uploads)
     registry = telemetry.registry()
     registry.register(MirrorCollector(built.upkeep, built.flights, built.store, built.tally, answers.served))
     registry.register(RegistryCollector(finders.http))

@@ -66,11 +66,23 @@ class FileAnswers:
         if request.method == "HEAD" or count == 0:
             await response.prepare(request)
             return response
+        return await self.send(request, response, sha256, start, count)
+
+    async def send(
+        self, request: web.Request, response: web.StreamResponse, sha256: str, start: int, count: int
+    ) -> web.StreamResponse:
+        """Send that part of published content as the body of a response that says how long it is.
+
+        Raises Unavailable while nothing has been sent."""
         # Opened before the head is sent: from here on a removal does not disturb this reader.
         try:
             fd = await self._threads.run(os.open, self._content(sha256), os.O_RDONLY)
         except FileNotFoundError:
             raise Unavailable("the content went away in this moment", retry_after_s=1.0) from None
+        except OSError as e:
+            raise Unavailable(
+                f"content {sha256} cannot be opened: the disk says {e.strerror or e}", code="disk_trouble"
+            ) from None
         self.served.open += 1
         transport = request.transport
         try:
@@ -82,10 +94,11 @@ class FileAnswers:
                     request, response, fd, start, count, threads=self._threads, stall_s=self._stall_s
                 )
             self.served.bytes += count
-        except (EOFError, ConnectionError) as e:
+        except (EOFError, OSError) as e:
             # The head has promised more than comes: only a broken connection tells the client, if one is
-            # left. Of the two ways here just the first is our disk's fault.
-            log.log(logging.ERROR if isinstance(e, EOFError) else logging.DEBUG, "content %s: %s", sha256, e)
+            # left. Clients that leave are no news; everything else is our disk's fault.
+            level = logging.DEBUG if isinstance(e, ConnectionError) else logging.ERROR
+            log.log(level, "content %s: %s", sha256, e)
             if request.transport is not None:
                 request.transport.abort()
             return response

@@ -9,9 +9,7 @@ once however many nodes ask. So many at a time; who comes later waits in line, a
 """
 
 import asyncio
-import logging
 import math
-import os
 import random
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -22,21 +20,16 @@ from aiohttp import web
 from llmgw_kit.clock import Clock
 from llmgw_kit.errors import InvalidRequest, NotFound, Unavailable
 from llmgw_kit.pieces import Layout, bits_from_hex, bits_to_hex
-from llmgw_mirror.adapters.disk import DiskThreads
-from llmgw_mirror.adapters.file_answer import Served
+from llmgw_mirror.adapters.file_answer import FileAnswers
 from llmgw_mirror.adapters.http_server import PREFIX, unquoted
-from llmgw_mirror.adapters.open_reads import OpenReads
 from llmgw_mirror.adapters.piece_hashes import PieceHashes
 from llmgw_mirror.core.names import check_name
 from llmgw_mirror.core.swarm import SPEAK_S, SWARMS_MOST, Swarm, check_peer_url
 from llmgw_mirror.core.versions import FileView, WeightsState
 from llmgw_mirror.service import Mirror
 
-log = logging.getLogger(__name__)
-
 #: What a version consists of is looked up so often: `next` is asked for hundreds of times a second.
 LOOK_S = 5.0
-WRITE_BYTES = 1 << 20
 #: Longest wait in line for `next`.
 LINE_S = 10.0
 #: To wait for hashes that are being made.
@@ -55,11 +48,11 @@ class SwarmHttp:
     """`uploads`: pieces sent at one time."""
 
     def __init__(
-        self, mirror: Mirror, hashes: PieceHashes, threads: DiskThreads, reads: OpenReads, served: Served,
-        clock: Clock, *, uploads: int, stall_s: float, chance: Callable[[], float] = random.random,
+        self, mirror: Mirror, hashes: PieceHashes, answers: FileAnswers, clock: Clock, *, uploads: int,
+        chance: Callable[[], float] = random.random,
     ) -> None:  # fmt: skip
-        self._mirror, self._hashes, self._threads, self._reads = mirror, hashes, threads, reads
-        self._served, self._clock, self._stall_s, self._chance = served, clock, stall_s, chance
+        self._mirror, self._hashes, self._answers = mirror, hashes, answers
+        self._clock, self._chance = clock, chance
         self._versions: dict[tuple[str, str], _Version] = {}
         self._line = asyncio.Semaphore(uploads)
 
@@ -147,36 +140,7 @@ class SwarmHttp:
             "Content-Length": str(count), "Content-Type": "application/octet-stream",
             "X-Llmgw-Piece": str(piece), "ETag": f'"{sha256}"',
         }  # fmt: skip
-        response = web.StreamResponse(headers=headers)
-        try:
-            fd = await self._threads.run(os.open, self._mirror.content(sha256), os.O_RDONLY)
-        except OSError:
-            raise Unavailable("the content went away in this moment", retry_after_s=1.0) from None
-        self._served.open += 1
-        transport = request.transport
-        try:
-            if transport is None:
-                raise ConnectionResetError("the client left")
-            with self._reads.reading(sha256, request.remote or "unknown", fd, transport):
-                await response.prepare(request)
-                for at in range(offset, offset + count, WRITE_BYTES):
-                    data = await self._threads.run(os.pread, fd, min(WRITE_BYTES, offset + count - at), at)
-                    if len(data) < min(WRITE_BYTES, offset + count - at):
-                        raise EOFError(f"the content ends before {offset + count}")
-                    async with asyncio.timeout(self._stall_s):
-                        await response.write(data)
-            self._served.bytes += count
-        except (OSError, EOFError, TimeoutError) as e:
-            # Only a broken connection tells the node that less comes than the head has promised.
-            log.log(logging.ERROR if isinstance(e, EOFError) else logging.DEBUG, "piece of %s: %s", sha256, e)
-            if request.transport is not None:
-                request.transport.abort()
-            return response
-        finally:
-            self._served.open -= 1
-            os.close(fd)
-        await response.write_eof()
-        return response
+        return await self._answers.send(request, web.StreamResponse(headers=headers), sha256, offset, count)
 
     async def _found(self, request: web.Request) -> tuple[tuple[str, str], _Version]:
         segments = request.rel_url.raw_path.removeprefix(PREFIX).split("/")
