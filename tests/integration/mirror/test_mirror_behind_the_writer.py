@@ -9,7 +9,8 @@ import pytest
 
 from llmgw_mirror.adapters import parts
 from llmgw_mirror.adapters.disk import DiskThreads
-from llmgw_mirror.adapters.parts import Part, Shelf, read_label
+from llmgw_mirror.adapters.parts import Part, read_label
+from llmgw_mirror.adapters.shelf import Shelf
 from llmgw_mirror.adapters.store import open_store
 from llmgw_mirror.core.content_keys import content_key
 from llmgw_mirror.core.versions import Source

@@ -22,8 +22,8 @@ from llmgw_mirror.adapters.history_postgres import PostgresHistory
 from llmgw_mirror.adapters.ledger_memory import MemoryLedger
 from llmgw_mirror.adapters.ledger_postgres import PostgresLedger
 from llmgw_mirror.adapters.open_reads import OpenReads
-from llmgw_mirror.adapters.parts import Shelf
 from llmgw_mirror.adapters.room import Room
+from llmgw_mirror.adapters.shelf import Shelf
 from llmgw_mirror.adapters.store import Store, open_store
 from llmgw_mirror.adapters.upstream_bundle import SCHEME, BundleUpstream
 from llmgw_mirror.adapters.upstream_file import FileUpstream

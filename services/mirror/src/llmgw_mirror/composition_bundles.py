@@ -8,7 +8,7 @@ from llmgw_mirror.adapters.bundle_files import BundleFolder
 from llmgw_mirror.adapters.bundle_marks import BundleMarks
 from llmgw_mirror.adapters.calls_bundles import Bundling
 from llmgw_mirror.adapters.disk import make_folders
-from llmgw_mirror.adapters.parts import Shelf
+from llmgw_mirror.adapters.shelf import Shelf
 from llmgw_mirror.exporting import Exports
 from llmgw_mirror.flights import Flights
 from llmgw_mirror.importing import Imports

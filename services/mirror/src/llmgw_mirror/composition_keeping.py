@@ -4,9 +4,9 @@ from dataclasses import dataclass
 
 from llmgw_kit.clock import Clock
 from llmgw_mirror.adapters.open_reads import OpenReads
-from llmgw_mirror.adapters.parts import Shelf
 from llmgw_mirror.adapters.removals import Removals
 from llmgw_mirror.adapters.room import Room
+from llmgw_mirror.adapters.shelf import Shelf
 from llmgw_mirror.fetcher import Fetcher
 from llmgw_mirror.flights import Flights
 from llmgw_mirror.garbage import DamagedBounds, Garbage

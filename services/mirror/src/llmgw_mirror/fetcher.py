@@ -9,8 +9,9 @@ from weakref import WeakValueDictionary
 
 from llmgw_kit.clock import Clock
 from llmgw_kit.errors import Unavailable
-from llmgw_mirror.adapters.parts import Part, Shelf
+from llmgw_mirror.adapters.parts import Part
 from llmgw_mirror.adapters.room import NoRoom, Room
+from llmgw_mirror.adapters.shelf import Shelf
 from llmgw_mirror.core.transfer import Want, verdict
 from llmgw_mirror.core.versions import Proof, Receipt, Source, WeightsState
 from llmgw_mirror.flight import FetchFailed, Flight

@@ -7,10 +7,13 @@ from dataclasses import dataclass, field
 
 from llmgw_kit.clock import Clock
 from llmgw_kit.errors import LlmgwError
-from llmgw_mirror.adapters.parts import PIECE_BYTES, Part
+from llmgw_mirror.adapters.parts import Part
 from llmgw_mirror.core.content_keys import content_key as content_key
 from llmgw_mirror.core.progress import Meter
 from llmgw_mirror.core.versions import Moving, Proof, Receipt, Source, WeightsState
+
+#: Hashed and written in one go: what comes is gathered to so much.
+LOT_BYTES = 1 << 20
 
 
 class FetchFailed(LlmgwError):
@@ -82,7 +85,7 @@ class Sink:
         self._gathered_bytes += len(piece)
         self.received += len(piece)
         self._flight.at(self.received)
-        if self._gathered_bytes >= PIECE_BYTES:
+        if self._gathered_bytes >= LOT_BYTES:
             await self._settle()
             self._writing = asyncio.create_task(self._part.append(self._taken()), name="write")
 

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from llmgw_kit.clock import Clock
 from llmgw_kit.errors import Unavailable
 from llmgw_mirror.adapters.disk import DiskThreads
-from llmgw_mirror.adapters.parts import Shelf
 from llmgw_mirror.adapters.removals import Removal, Removals
+from llmgw_mirror.adapters.shelf import Shelf
 from llmgw_mirror.core.history import Entry, Kind
 from llmgw_mirror.fetcher import Fetcher
 from llmgw_mirror.ports import History

@@ -9,7 +9,7 @@ from dataclasses import replace
 from llmgw_kit.clock import Clock
 from llmgw_kit.errors import InvalidRequest, NotFound, Unavailable
 from llmgw_mirror.adapters.disk import DiskThreads
-from llmgw_mirror.adapters.parts import Shelf
+from llmgw_mirror.adapters.shelf import Shelf
 from llmgw_mirror.adapters.store import Stored, version_id
 from llmgw_mirror.core.history import Entry, Kind
 from llmgw_mirror.core.versions import Cancelled, VersionView

@@ -12,7 +12,7 @@ from dataclasses import replace
 from llmgw_kit.clock import Clock
 from llmgw_kit.errors import Unavailable
 from llmgw_mirror.adapters.open_reads import OpenReads
-from llmgw_mirror.adapters.parts import Shelf
+from llmgw_mirror.adapters.shelf import Shelf
 from llmgw_mirror.core.versions import VersionView, WeightsState
 from llmgw_mirror.flight import content_key
 from llmgw_mirror.flights import Flights
