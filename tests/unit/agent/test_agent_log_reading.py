@@ -56,7 +56,7 @@ def test_a_log_without_a_single_line_end_is_bounded(path: Path) -> None:
     path.write_bytes(b"x" * (3 << 20))
     chunks = LogFile(path).tail(10_000)
     assert len(joined(chunks)) <= log_files.TAIL_MOST_BYTES
-    assert all(len(chunk.data) <= log_files.PIECE_BYTES for chunk in chunks)
+    assert all(len(chunk.data) <= log_files.CHUNK_BYTES for chunk in chunks)
 
 
 @pytest.mark.parametrize("lines", [0, 1])
@@ -99,7 +99,7 @@ def test_a_follower_far_behind_is_taken_to_the_end(path: Path) -> None:
     add(path, b"y" * (log_files.BEHIND_MOST_BYTES + 1))
     chunk = log.more()
     assert chunk is not None
-    assert (chunk.gap, len(chunk.data)) == (True, log_files.PIECE_BYTES)
+    assert (chunk.gap, len(chunk.data)) == (True, log_files.CHUNK_BYTES)
     assert log.more() is None
 
 
@@ -162,7 +162,7 @@ async def test_what_one_look_sends_is_bounded(path: Path, fake_clock: FakeClock)
     path.write_bytes(b"")
     reader = Reader(path, fake_clock)
     await reader.look()
-    add(path, b"z" * (20 * log_files.PIECE_BYTES))
+    add(path, b"z" * (20 * log_files.CHUNK_BYTES))
     await reader.look()
     assert len(reader.got) == PIECES_A_LOOK
     await reader.look()

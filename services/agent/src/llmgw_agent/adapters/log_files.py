@@ -1,6 +1,6 @@
 """Reading an engine's log from its end, and on as it grows; it may be cut, replaced or gone at any time.
 
-Everything is bounded: a piece, the tail, and how far a reader may fall behind. Blocking.
+Everything is bounded: a chunk, the tail, and how far a reader may fall behind. Blocking.
 """
 
 import os
@@ -10,7 +10,7 @@ from typing import BinaryIO
 from llmgw_agent.core.logs import Chunk
 
 #: Of one read; far below what a message may have.
-PIECE_BYTES = 32 * 1024
+CHUNK_BYTES = 32 * 1024
 #: Of a tail, however many lines are asked for.
 TAIL_MOST_BYTES = 1 << 20
 #: A follower this far behind is taken to the end: what an engine writes faster than it is read is not
@@ -58,9 +58,9 @@ class LogFile:
             gap = look.st_ino != self._inode or not self._same(file)
             start = 0 if gap else self._offset
             if look.st_size - start > BEHIND_MOST_BYTES:
-                start, gap = look.st_size - PIECE_BYTES, True
+                start, gap = look.st_size - CHUNK_BYTES, True
             file.seek(start)
-            data = file.read(PIECE_BYTES)
+            data = file.read(CHUNK_BYTES)
             self._inode = look.st_ino
             if gap:
                 self._seen = b""
@@ -83,7 +83,7 @@ def _last(file: BinaryIO, lines: int) -> bytes:
         return b""
     start, text = end, b""
     while start > 0 and len(text) < TAIL_MOST_BYTES and text.count(b"\n") <= lines:
-        step = min(PIECE_BYTES, start, TAIL_MOST_BYTES - len(text))
+        step = min(CHUNK_BYTES, start, TAIL_MOST_BYTES - len(text))
         start -= step
         file.seek(start)
         text = file.read(step) + text
@@ -99,4 +99,4 @@ def _last(file: BinaryIO, lines: int) -> bytes:
 
 
 def _pieces(text: bytes) -> list[Chunk]:
-    return [Chunk(text[at : at + PIECE_BYTES]) for at in range(0, len(text), PIECE_BYTES)]
+    return [Chunk(text[at : at + CHUNK_BYTES]) for at in range(0, len(text), CHUNK_BYTES)]

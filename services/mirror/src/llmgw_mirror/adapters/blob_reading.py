@@ -6,10 +6,10 @@ import os
 from pathlib import Path
 
 from llmgw_kit.errors import Unavailable
+from llmgw_mirror.adapters.disk import READ_BYTES
 
 #: Of one call: long enough to be quick, short enough to stop and to pace.
 CHUNK_BYTES = 8 << 20
-PIECE_BYTES = 1 << 20
 
 
 class BlobReading:
@@ -29,7 +29,7 @@ class BlobReading:
         """Read on; 0 at the end. Raises OSError when the disk cannot give it."""
         count = 0
         while count < CHUNK_BYTES:
-            piece = os.pread(self._fd, PIECE_BYTES, self.read_bytes)
+            piece = os.pread(self._fd, READ_BYTES, self.read_bytes)
             if not piece:
                 break
             self._digest.update(piece)

@@ -30,7 +30,8 @@ from llmgw_mirror.core.bundles import (
     parse,
 )
 
-PIECE_BYTES = 4 << 20
+#: Of one read and one write.
+COPY_BYTES = 4 << 20
 
 
 @dataclass(frozen=True)
@@ -211,7 +212,7 @@ class Writer:
         with source.open("rb") as file:
             done = 0
             while done < member.size_bytes:
-                piece = file.read(min(PIECE_BYTES, member.size_bytes - done))
+                piece = file.read(min(COPY_BYTES, member.size_bytes - done))
                 if not piece:
                     raise Rotten(member.sha256 or "", f"it ends after {done} of {member.size_bytes} bytes")
                 digest.update(piece)

@@ -19,6 +19,9 @@ Ts = TypeVarTuple("Ts")
 #: Of files being written; what a crash leaves of them is swept at a later start.
 TEMPORARY = ".tmp-"
 
+#: Of one read of a file that goes through this process.
+READ_BYTES = 1 << 20
+
 _numbers = itertools.count()
 
 

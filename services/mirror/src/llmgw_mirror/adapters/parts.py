@@ -18,7 +18,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from llmgw_mirror.adapters.disk import DiskThreads, make_folders, sync_folder, write_atomically
+from llmgw_mirror.adapters.disk import READ_BYTES, DiskThreads, make_folders, sync_folder, write_atomically
 from llmgw_mirror.adapters.owners import Owner
 from llmgw_mirror.adapters.store import Store, git_blob
 from llmgw_mirror.core.content_keys import key_today
@@ -26,8 +26,6 @@ from llmgw_mirror.core.transfer import PartSeen
 
 log = logging.getLogger(__name__)
 
-#: Of one read.
-READ_BYTES = 1 << 20
 #: Between two syncs; a power cut costs twice as much at most. A crash of the process alone costs nothing.
 SYNC_EVERY_BYTES = 128 << 20
 #: Hashed and written in one go, so that the writing finds it in the processor's cache.

@@ -28,7 +28,8 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 REDIRECTS = frozenset({301, 302, 303, 307, 308})
-PIECE_BYTES = 1 << 16
+#: Of one read of an answer.
+ANSWER_READ_BYTES = 1 << 16
 #: Of a refusal's body.
 REFUSAL_MAX_BYTES = 1 << 16
 
@@ -273,7 +274,7 @@ async def _body(response: aiohttp.ClientResponse, url: str, most: int, *, cut: b
     unpack = zlib.decompressobj(wbits=31) if encoding == "gzip" else None
     taken = bytearray()
     try:
-        async for piece in response.content.iter_chunked(PIECE_BYTES):
+        async for piece in response.content.iter_chunked(ANSWER_READ_BYTES):
             taken += piece if unpack is None else unpack.decompress(piece, most + 1 - len(taken))
             if len(taken) > most:
                 if cut:

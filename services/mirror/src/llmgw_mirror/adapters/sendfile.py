@@ -14,7 +14,7 @@ import time
 from llmgw_mirror.adapters.disk import DiskThreads
 
 #: Of one call; the socket's buffer takes less.
-PIECE_BYTES = 8 << 20
+CALL_BYTES = 8 << 20
 #: A thread stays with one client so long, and waits for it so long: there are more clients than threads.
 BURST_S = 0.1
 KEEPS_UP_MS = 5
@@ -55,7 +55,7 @@ def _burst(out: int, file: int, offset: int, count: int) -> int:
     sent = 0
     while sent < count and time.monotonic() < until:
         try:
-            more = os.sendfile(out, file, offset + sent, min(count - sent, PIECE_BYTES))
+            more = os.sendfile(out, file, offset + sent, min(count - sent, CALL_BYTES))
         except BlockingIOError:
             if not writable.poll(KEEPS_UP_MS):
                 break

@@ -16,7 +16,7 @@ from llmgw_mirror.adapters.disk import DiskThreads
 from llmgw_mirror.adapters.sendfile import ClientStalled
 
 #: Of one read and one write over TLS. Twice this is what an answer costs in memory, whatever its size.
-PIECE_BYTES = 1 << 20
+WRITE_BYTES = 1 << 20
 #: Where Linux's tcp_info has tcpi_bytes_acked (linux/tcp.h, since 4.1), a little-endian u64.
 _ACKED = slice(120, 128)
 
@@ -44,7 +44,7 @@ async def _written(
     watch = _Watch(transport, stall_s)
     end = offset + count
     while offset < end:
-        data = await threads.run(os.pread, file, min(PIECE_BYTES, end - offset), offset)
+        data = await threads.run(os.pread, file, min(WRITE_BYTES, end - offset), offset)
         if not data:
             raise EOFError(f"the file ended at {offset}, {end - offset} bytes early")
         watch.begin()

@@ -9,9 +9,9 @@ from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 
-from llmgw_mirror.adapters.disk import TEMPORARY, DiskThreads, write_atomically
+from llmgw_mirror.adapters.disk import READ_BYTES, TEMPORARY, DiskThreads, write_atomically
 from llmgw_mirror.adapters.owners import provably_gone, same_boot, this_process
-from llmgw_mirror.adapters.parts import READ_BYTES, Label, Part, read_label, remove_part
+from llmgw_mirror.adapters.parts import Label, Part, read_label, remove_part
 from llmgw_mirror.adapters.store import Store
 from llmgw_mirror.core.content_keys import key_id
 

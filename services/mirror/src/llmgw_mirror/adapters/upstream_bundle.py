@@ -8,13 +8,12 @@ from dataclasses import dataclass
 
 from llmgw_kit.errors import LlmgwError
 from llmgw_mirror.adapters.bundle_files import BundleFolder
-from llmgw_mirror.adapters.disk import DiskThreads
+from llmgw_mirror.adapters.disk import READ_BYTES, DiskThreads
 from llmgw_mirror.core.headers import ContentRange
 from llmgw_mirror.core.transfer import Head
 from llmgw_mirror.ports import Interrupted, Refused
 
 SCHEME = "bundle"
-PIECE_BYTES = 1 << 20
 
 
 def bundle_url(name: str, sha256: str) -> str:
@@ -33,7 +32,7 @@ class _Answer:
         while self.at < self.end:
             try:
                 piece = await self.threads.run(
-                    os.pread, self.fd, min(PIECE_BYTES, self.end - self.at), self.at
+                    os.pread, self.fd, min(READ_BYTES, self.end - self.at), self.at
                 )
             except OSError as e:
                 raise Interrupted(f"reading the bundle failed at byte {self.at}: {e.strerror or e}") from e
