@@ -7,16 +7,17 @@ names content in the moment in which it is found to be nobody's.
 
 import logging
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from llmgw_kit.clock import Clock
-from llmgw_kit.errors import Conflict, NotFound
+from llmgw_kit.errors import Conflict, LlmgwError, NotFound, Unavailable
 from llmgw_kit.text import joined
 from llmgw_mirror.adapters.disk import DiskThreads
 from llmgw_mirror.adapters.open_reads import OpenReads
 from llmgw_mirror.adapters.removals import Removal, Removals, VersionExists, removal
 from llmgw_mirror.adapters.store import Stored, version_id
 from llmgw_mirror.core.history import Entry, Kind
+from llmgw_mirror.core.refusals import unknown_version
 from llmgw_mirror.core.versions import VersionView
 from llmgw_mirror.fetcher import Fetcher
 from llmgw_mirror.flight import content_key
@@ -66,28 +67,30 @@ class Removing:
         """Take a version out of service; content that another version has too stays.
 
         Refused while a file of it is fetched or read, unless forced: then its fetches end, and its readers
-        finish. Raises NotFound, Conflict, Unavailable; nothing has changed then."""
+        finish. Raises NotFound, Conflict, Unavailable; the version stands then, and fetches that were ended
+        have begun again."""
         vid = version_id(model, version)
         async with self._flights.changing:
             stored = await self._known(model, version)
             await self._refuse_moving(vid, stored, force=force)
-            readers = tuple(self._reads.peers_of(receipt.sha256 for receipt in stored.receipts.values()))
             if dry_run:
-                return await self._answer(vid, stored, readers, now=now)
-            if readers and not force:
-                raise Conflict(
-                    f"version {version!r} of {model!r} is being read by {joined(readers)}",
-                    code="being_read",
-                    next_steps=["wait until they have it, or force it: they finish, nobody begins any more"],
-                )
+                return await self._answer(vid, stored, self._readers(stored), now=now)
             # Waits for the writers, so that no part is written any more when the parts are collected.
             await self._flights.ground(vid, [source.path for source in stored.wish.files])
-            stored = await self._known(model, version)
-            answer = await self._take_away(vid, stored, readers, now=now, asked_by=asked_by)
+            try:
+                answer, record = await self._take_away(
+                    model, version, force=force, now=now, asked_by=asked_by
+                )
+            except LlmgwError:
+                if (stands := await self._flights.load(vid)) is not None:
+                    await self._flights.start_missing(vid, stands)
+                raise
+            answer, later = await self._freed(answer, record, now=now)
         self._flights.landed.set()
         ends = "its bytes are freed" if now else f"it can be restored for {self._undo_s:g} s"
-        forced = f"; under readers: {joined(readers)}" if readers else ""
-        await self._tell(Kind.REMOVED, model, version, ends + forced, asked_by, answer.freed_bytes)
+        late = "" if later is None else f" by a later pass: {later}"
+        forced = f"; under readers: {joined(answer.readers)}" if answer.readers else ""
+        await self._tell(Kind.REMOVED, model, version, ends + late + forced, asked_by, answer.freed_bytes)
         return answer
 
     async def restore(self, model: str, version: str, *, asked_by: str | None = None) -> VersionView:
@@ -107,7 +110,9 @@ class Removing:
             stored = await self._flights.load(vid) if back else None
             if stored is None:
                 raise NotFound(
-                    f"version {version!r} of {model!r} went away in this moment", code="not_removed"
+                    f"version {version!r} of {model!r} went away in this moment",
+                    code="not_removed",
+                    next_steps=["see what can be restored: llmgwctl mirror removed"],
                 )
             # Files that were not whole when it was removed come again.
             await self._flights.start_missing(vid, stored)
@@ -123,7 +128,7 @@ class Removing:
     async def _known(self, model: str, version: str) -> Stored:
         stored = await self._flights.load(version_id(model, version))
         if stored is None:
-            raise NotFound(f"version {version!r} of {model!r} is not known", code="unknown_version")
+            raise unknown_version(model, version)
         return stored
 
     async def _newest(self, model: str, version: str) -> Removal:
@@ -158,25 +163,59 @@ class Removing:
         until = None if now else self._clock.unix_s() + self._undo_s
         return Removed(sum(contents.values()) - shared_bytes, shared_bytes, until, readers)
 
+    def _readers(self, stored: Stored) -> tuple[str, ...]:
+        """Who reads it from this process in this moment."""
+        return tuple(self._reads.peers_of(receipt.sha256 for receipt in stored.receipts.values()))
+
     async def _take_away(
-        self, vid: str, stored: Stored, readers: tuple[str, ...], *, now: bool, asked_by: str | None
-    ) -> Removed:
-        wish = stored.wish
-        async with self._fetcher.publishing():
+        self, model: str, version: str, *, force: bool, now: bool, asked_by: str | None
+    ) -> tuple[Removed, Removal]:
+        vid = version_id(model, version)
+        async with self._fetcher.publishing() as hold:
+            # Looked at under the lease, which may have been waited for: another mirror may have removed it or
+            # made it anew, and nodes may have begun to read.
+            stored = await self._known(model, version)
+            readers = self._readers(stored)
+            if readers and not force:
+                raise Conflict(
+                    f"version {version!r} of {model!r} is being read by {joined(readers)}",
+                    code="being_read",
+                    next_steps=["wait until they have it, or force it: they finish, nobody begins any more"],
+                )
             answer = await self._answer(vid, stored, readers, now=now)
             contents = {receipt.sha256: receipt.size_bytes for receipt in stored.receipts.values()}
             at = self._clock.unix_s()
             record = removal(
-                wish.model, wish.version, at=at, until=answer.restorable_until or at, asked_by=asked_by,
+                model, version, at=at, until=answer.restorable_until or at, asked_by=asked_by,
                 contents=contents,
             )  # fmt: skip
-            await self._threads.act("nothing is removed", self._removals.put, record)
-        freed_parts = await self._upkeep.collect_parts()
-        if now:
-            await self._garbage.purge(record, told=None)
-        return Removed(
-            answer.freed_bytes + freed_parts, answer.shared_bytes, answer.restorable_until, readers
-        )
+            await hold.sure()
+            if not await self._threads.act("nothing is removed", self._removals.put, record):
+                await self._known(model, version)
+                raise Conflict(
+                    f"version {version!r} of {model!r} changed in this moment",
+                    code="version_changed",
+                    next_steps=["ask again"],
+                )
+        return answer, record
+
+    async def _freed(self, answer: Removed, record: Removal, *, now: bool) -> tuple[Removed, str | None]:
+        """After it was taken away: what that frees now; and why the rest is left to the next pass, if it is.
+        No failure of this changes that it is removed."""
+        freed, parts, later = 0 if now else answer.freed_bytes, 0, None
+        try:
+            parts = await self._upkeep.collect_parts()
+            if now:
+                freed = await self._garbage.purge(record, told=None)
+        except (Unavailable, OSError) as e:
+            later = e.text if isinstance(e, Unavailable) else str(e.strerror or e)
+            log.warning(
+                "%s %s is removed; its bytes are freed by a later pass: %s",
+                record.model,
+                record.version,
+                later,
+            )
+        return replace(answer, freed_bytes=freed + parts), later
 
     async def _tell(
         self, kind: Kind, model: str, version: str, text: str, asked_by: str | None, size: int
