@@ -19,6 +19,7 @@ import aiohttp
 import grpc.aio
 import pytest
 import yaml
+from aiohttp import web
 from yarl import URL
 
 from llmgw.v1 import common_pb2, mirror_pb2, mirror_pb2_grpc
@@ -26,6 +27,9 @@ from llmgw_kit import rpc
 from llmgw_kit.addresses import HostPort, parse_host_port
 from llmgw_kit.errors import Conflict, InvalidRequest, LlmgwError, NotFound
 from llmgw_kit.testing.processes import Cage, Child
+from llmgw_mirror.composition_serving import Offer
+from llmgw_mirror.serving import serve
+from llmgw_mirror.settings import MirrorSettings
 
 from . import scripted
 from .scripted import Upstream
@@ -149,6 +153,34 @@ async def test_a_hangup_ends_no_mirror_that_has_no_tls_files(cage: Cage, tmp_pat
             await asyncio.sleep(0.02)
     assert (await mirror.get("/readyz"))[0] == 200
     assert await asyncio.to_thread(mirror.child.stop, grace_s=PATIENCE_S) == 0
+
+
+async def test_a_start_that_fails_half_way_closes_what_it_opened(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where the mirror notes its addresses there is a file; everything listens by then."""
+    closed: list[str] = []
+    for owner, name in ((web.AppRunner, "cleanup"), (Offer, "close")):
+        monkeypatch.setattr(owner, name, noting(closed, getattr(owner, name)))
+    (tmp_path / "store").mkdir()
+    (tmp_path / "store" / "run").write_bytes(b"")
+    before = asyncio.all_tasks()
+    given = yaml.safe_load(configured(tmp_path).read_text())
+    with pytest.raises(OSError, match="run"):
+        await serve(MirrorSettings.model_validate(given))
+    assert closed == ["cleanup", "cleanup", "close"], "both listeners, then what they served"
+    left = {task.get_name() for task in asyncio.all_tasks() - before}
+    assert not left & {"passes", "pieces", "suspects", "scrub"}
+
+
+def noting(into: list[str], real: Any) -> Any:
+    """The same, and its name in the list."""
+
+    async def noted(*args: Any) -> None:
+        into.append(real.__name__)
+        await real(*args)
+
+    return noted
 
 
 async def test_another_mirror_takes_over_from_one_that_was_killed(

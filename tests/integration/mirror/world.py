@@ -16,13 +16,10 @@ from llmgw_kit.clock import Clock, SystemClock
 from llmgw_kit.listeners import bind, bound_address
 from llmgw_kit.pieces import PIECE_BYTES
 from llmgw_mirror.adapters.file_answer import FileAnswers
-from llmgw_mirror.adapters.http_server import WeightsHttp, error_edge
-from llmgw_mirror.adapters.piece_hashes import PieceHashes
+from llmgw_mirror.adapters.http_server import error_edge
 from llmgw_mirror.adapters.store import Store
-from llmgw_mirror.adapters.swarm_http import SwarmHttp
 from llmgw_mirror.composition import Built, build
-from llmgw_mirror.composition_finding import build_finders
-from llmgw_mirror.composition_hub import build_hub
+from llmgw_mirror.composition_serving import build_offer
 from llmgw_mirror.core.versions import FileView, Source, VersionView, WeightsState
 from llmgw_mirror.service import Mirror
 from llmgw_mirror.settings import MirrorSettings
@@ -116,10 +113,8 @@ async def listening(
 ) -> AsyncIterator[HostPort]:  # fmt: skip
     """The HTTP listener for nodes, as `serve` opens it, on a port of the system's. `asked` is told the path
     of every request that was answered."""
-    built = here.built
-    answers = FileAnswers(here.mirror.content, built.readers, built.reads, stall_s=here.settings.send_stall_s)
-    here.answers = answers
-    weights = WeightsHttp(here.mirror, answers)
+    offer = build_offer(here.settings, here.built, SystemClock(), piece_bytes=piece_bytes)
+    here.answers = offer.answers
     app = web.Application(middlewares=[error_edge])
 
     async def note(request: web.Request, response: web.StreamResponse) -> None:
@@ -127,21 +122,14 @@ async def listening(
             asked.append(request.rel_url.raw_path)
 
     app.on_response_prepare.append(note)
-    clock = SystemClock()
-    hashes = PieceHashes(here.store, clock, piece_bytes=piece_bytes)
-    swarm = SwarmHttp(here.mirror, hashes, answers, clock, uploads=here.settings.piece_uploads)
-    finders = build_finders(here.settings, built, clock)
-    hub = build_hub(here.settings, built, answers, finders.fetching, clock)
-    app.add_routes([*swarm.routes(), *weights.routes(), *hub.routes()])
+    app.add_routes(offer.routes())
     sockets = bind(HostPort("127.0.0.1", 0), flag="--http-listen")
     runner = await telemetry.serve_http(app, sockets, shutdown_s=1.0, tls=tls)
     try:
         yield bound_address(sockets, "127.0.0.1")
     finally:
         await runner.cleanup()
-        await hub.close()
-        await finders.close()
-        await hashes.close()
+        await offer.close()
 
 
 @asynccontextmanager

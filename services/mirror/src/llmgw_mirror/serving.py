@@ -6,7 +6,8 @@ import logging
 import os
 import socket
 from collections.abc import Iterable
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, suppress
+from dataclasses import dataclass
 from pathlib import Path
 
 import grpc.aio
@@ -15,23 +16,15 @@ from aiohttp import web
 from llmgw.v1 import mirror_pb2_grpc
 from llmgw_kit import rpc, telemetry
 from llmgw_kit.addresses import HostPort
-from llmgw_kit.clock import SystemClock
+from llmgw_kit.clock import Clock, SystemClock
 from llmgw_kit.lifecycle import StopSignal, cancel_all, until_stopped
 from llmgw_kit.listeners import bind, bound_address
 from llmgw_kit.tls_watch import WatchedTls, refresh_at_hangup
 from llmgw_mirror.adapters.disk import write_atomically
-from llmgw_mirror.adapters.file_answer import FileAnswers
 from llmgw_mirror.adapters.grpc_server import SERVICE, MirrorServicer
-from llmgw_mirror.adapters.http_server import WeightsHttp, error_edge
-from llmgw_mirror.adapters.metrics import CapCollector, MirrorCollector
-from llmgw_mirror.adapters.metrics_keeping import KeepingCollector
-from llmgw_mirror.adapters.metrics_tls import TlsCollector
-from llmgw_mirror.adapters.piece_hashes import PieceHashes
-from llmgw_mirror.adapters.registry_metrics import RegistryCollector
-from llmgw_mirror.adapters.swarm_http import SwarmHttp
+from llmgw_mirror.adapters.http_server import error_edge
 from llmgw_mirror.composition import Built, build
-from llmgw_mirror.composition_finding import build_finders
-from llmgw_mirror.composition_hub import build_hub
+from llmgw_mirror.composition_serving import Offer, build_offer, metrics_of
 from llmgw_mirror.settings import MirrorSettings
 from llmgw_mirror.tls_edges import exposed, open_tls
 
@@ -47,20 +40,23 @@ async def serve(settings: MirrorSettings) -> int:
     tls = open_tls(settings)
     refresh_at_hangup(*(() if tls is None else (tls,)))
     async with AsyncExitStack() as stack:
-        sockets = _bind_all(settings, stack)
-        server = rpc.server()
-        grpc_address = rpc.listen(server, settings.grpc_address, flag="--listen", tls=tls)
-        stack.push_async_callback(server.stop, None)
+        listen = _bind_all(settings, tls, stack)
         built = await stack.enter_async_context(build(settings, SystemClock()))
-        await _serve_on(settings, built, server, grpc_address, sockets, tls, stop)
+        await _serve_on(settings, built, listen, tls, stop, stack)
     log.info("stopped")
     return 0
 
 
-Sockets = dict[str, list[socket.socket]]
+@dataclass(frozen=True)
+class Listeners:
+    """Bound, and not served yet. `grpc`: where `server` will answer."""
+
+    server: grpc.aio.Server
+    grpc: HostPort
+    sockets: dict[str, list[socket.socket]]
 
 
-def _bind_all(settings: MirrorSettings, stack: AsyncExitStack) -> Sockets:
+def _bind_all(settings: MirrorSettings, tls: WatchedTls | None, stack: AsyncExitStack) -> Listeners:
     """One that cannot be bound closes those before it."""
     wanted = {
         "http": (settings.http_address, "--http-listen"),
@@ -68,118 +64,109 @@ def _bind_all(settings: MirrorSettings, stack: AsyncExitStack) -> Sockets:
     }
     if settings.metrics_address is not None:
         wanted["metrics"] = (settings.metrics_address, "--metrics-listen")
-    sockets: Sockets = {}
+    sockets: dict[str, list[socket.socket]] = {}
     for name, (address, flag) in wanted.items():
         sockets[name] = bind(address, flag=flag)
         for sock in sockets[name]:
             stack.callback(sock.close)
-    return sockets
+    server = rpc.server()
+    address = rpc.listen(server, settings.grpc_address, flag="--listen", tls=tls)
+    stack.push_async_callback(server.stop, None)
+    return Listeners(server, address, sockets)
 
 
 async def _serve_on(
-    settings: MirrorSettings,
-    built: Built,
-    server: grpc.aio.Server,
-    grpc_address: HostPort,
-    sockets: Sockets,
-    tls: WatchedTls | None,
-    stop: StopSignal,
-) -> None:
-    mirror = built.mirror
-    serving = True
-
-    async def ready() -> tuple[bool, str]:
-        return mirror.ready() if serving else (False, "stopping")
-
-    answers = FileAnswers(mirror.content, built.readers, built.reads, stall_s=settings.send_stall_s)
-    finders = build_finders(settings, built, SystemClock())
-    hub = build_hub(settings, built, answers, finders.fetching, SystemClock())
-    weights = WeightsHttp(mirror, answers)
-    hashes = PieceHashes(built.store, SystemClock(), on_damaged=built.keepers.suspects.doubt)
-    built.upkeep.beside.append(hashes.sweep)
-    swarm = SwarmHttp(mirror, hashes, answers, SystemClock(), uploads=settings.piece_uploads)
-    registry = telemetry.registry()
-    registry.register(MirrorCollector(built.upkeep, built.flights, built.store, built.tally, answers.served))
-    registry.register(RegistryCollector(finders.http))
-    registry.register(
-        KeepingCollector(
-            upkeep=built.upkeep,
-            prover=built.keepers.prover,
-            reads=built.reads,
-            store=built.store,
-            clock=SystemClock(),
-        )
-    )
-    if tls is not None:
-        registry.register(TlsCollector(tls))
-    registry.register(CapCollector(built.throttle))
-    health, metrics = telemetry.health_routes(ready), telemetry.metrics_route(registry)
-    servicer = MirrorServicer(built, finders)
-    mirror_pb2_grpc.add_MirrorServiceServicer_to_server(servicer, server)
-    grpc_health = rpc.Health(server, [SERVICE])
-
+    settings: MirrorSettings, built: Built, listen: Listeners, tls: WatchedTls | None, stop: StopSignal,
+    stack: AsyncExitStack,
+) -> None:  # fmt: skip
+    """Everything that is begun here is ended by `stack`, also when a later step fails."""
+    clock, serving = SystemClock(), Serving(built)
+    record = built.store.root / "run" / f"{socket.gethostname()}.json"
+    stack.callback(_forget, record)
+    offer = build_offer(settings, built, clock)
+    stack.push_async_callback(offer.close)
+    built.upkeep.beside.append(offer.hashes.sweep)
+    mirror_pb2_grpc.add_MirrorServiceServicer_to_server(MirrorServicer(built, offer.finders), listen.server)
+    grpc_health = rpc.Health(listen.server, [SERVICE])
     # Before the first answer: what a restart interrupted is on its way again.
     await built.upkeep.begin()
-    runners = {
-        "admin": await _http([*health, metrics], sockets["admin"]),
-        "http": await _http(
-            [*health, *swarm.routes(), *weights.routes(), *hub.routes()],
-            sockets["http"],
-            drain_s=settings.drain_s,
-            tls=tls,
-        ),
-    }
-    if "metrics" in sockets:
-        runners["metrics"] = await _http([*health, metrics], sockets["metrics"])
-    await server.start()
+    health = telemetry.health_routes(serving.ready)
+    metrics = telemetry.metrics_route(metrics_of(built, offer, tls, clock))
+    await _http(stack, [*health, metrics], listen.sockets["admin"])
+    await _http(stack, [*health, *offer.routes()], listen.sockets["http"], drain_s=settings.drain_s, tls=tls)
+    if "metrics" in listen.sockets:
+        await _http(stack, [*health, metrics], listen.sockets["metrics"])
+    stack.push_async_callback(listen.server.stop, GRPC_GRACE_S)
+    # Flights stop at once, they resume; readers may finish.
+    stack.push_async_callback(built.flights.stop)
+    await listen.server.start()
     await grpc_health.set_serving(True)
-    addresses = {"grpc": grpc_address} | {
-        name: bound_address(bound, getattr(settings, f"{name}_address").host)
-        for name, bound in sockets.items()
-    }
-    record = built.store.root / "run" / f"{socket.gethostname()}.json"
+    addresses = _addresses(settings, listen)
     _note(record, addresses)
+    _tell(settings, addresses)
+    tasks = _begin(settings, built, offer, tls, clock)
+    stack.push_async_callback(cancel_all, *tasks)
+    try:
+        await until_stopped(stop, *tasks)
+    finally:
+        serving.ended = True
+        await grpc_health.set_serving(False)
+
+
+class Serving:
+    """Whether this mirror wants to be asked."""
+
+    def __init__(self, built: Built) -> None:
+        self._mirror, self.ended = built.mirror, False
+
+    async def ready(self) -> tuple[bool, str]:
+        """For health checks."""
+        return (False, "stopping") if self.ended else self._mirror.ready()
+
+
+def _begin(
+    settings: MirrorSettings, built: Built, offer: Offer, tls: WatchedTls | None, clock: Clock
+) -> list["asyncio.Task[None]"]:
+    """What goes on beside answers."""
+    passes = {
+        "passes": built.upkeep.run(),
+        "pieces": offer.hashes.watch(settings.pass_interval_s),
+        "suspects": built.keepers.suspects.run(),
+    }
+    if built.keepers.scrub is not None:
+        passes["scrub"] = built.keepers.scrub.run()
+    if tls is not None:
+        passes["tls files"] = tls.watch(clock.sleep)
+    return [asyncio.create_task(one, name=name) for name, one in passes.items()]
+
+
+def _addresses(settings: MirrorSettings, listen: Listeners) -> dict[str, HostPort]:
+    """Where this mirror really listens."""
+    return {"grpc": listen.grpc} | {
+        name: bound_address(bound, getattr(settings, f"{name}_address").host)
+        for name, bound in listen.sockets.items()
+    }
+
+
+def _tell(settings: MirrorSettings, addresses: dict[str, HostPort]) -> None:
     for name in ("grpc", "http", "admin", "metrics"):
         log.info("%s: %s", name, addresses.get(name, "off (admin listener only)"))
     for name in ("grpc", "http"):
         if (said := exposed(name, addresses[name], settings.tls_files)) is not None:
             log.warning("%s", said)
 
-    passes = asyncio.create_task(built.upkeep.run(), name="passes")
-    hashing = asyncio.create_task(hashes.watch(settings.pass_interval_s), name="pieces")
-    tasks = [passes, hashing]
-    tasks.append(asyncio.create_task(built.keepers.suspects.run(), name="suspects"))
-    if built.keepers.scrub is not None:
-        tasks.append(asyncio.create_task(built.keepers.scrub.run(), name="scrub"))
-    if tls is not None:
-        tasks.append(asyncio.create_task(tls.watch(SystemClock().sleep), name="tls files"))
-    try:
-        await until_stopped(stop, *tasks)
-    finally:
-        serving = False
-        await grpc_health.set_serving(False)
-        await cancel_all(*tasks)
-        await hashes.close()
-        # Flights stop at once, they resume; readers may finish.
-        await built.flights.stop()
-        await server.stop(GRPC_GRACE_S)
-        for name in ("metrics", "http", "admin"):
-            if name in runners:
-                await runners[name].cleanup()
-        await hub.close()
-        await finders.close()
-        record.unlink(missing_ok=True)
-
 
 async def _http(
-    routes: Iterable[web.RouteDef], sockets: list[socket.socket], *, drain_s: float = 3.0,
-    tls: WatchedTls | None = None,
-) -> web.AppRunner:  # fmt: skip
+    stack: AsyncExitStack, routes: Iterable[web.RouteDef], sockets: list[socket.socket], *,
+    drain_s: float = 3.0, tls: WatchedTls | None = None,
+) -> None:  # fmt: skip
+    """Closed by `stack`, after answers under way have had `drain_s`."""
     app = web.Application(middlewares=[error_edge])
     app.add_routes(routes)
-    return await telemetry.serve_http(
+    runner = await telemetry.serve_http(
         app, sockets, shutdown_s=drain_s, tls=None if tls is None else tls.context
     )
+    stack.push_async_callback(runner.cleanup)
 
 
 def _note(record: Path, addresses: dict[str, HostPort]) -> None:
@@ -187,3 +174,8 @@ def _note(record: Path, addresses: dict[str, HostPort]) -> None:
     record.parent.mkdir(exist_ok=True)
     said = {"pid": os.getpid(), **{name: str(address) for name, address in addresses.items()}}
     write_atomically(record, json.dumps(said).encode() + b"\n")
+
+
+def _forget(record: Path) -> None:
+    with suppress(OSError):  # a note left behind is written over at the next start
+        record.unlink()
