@@ -13,7 +13,7 @@ from llmgw_controller.core.replica import is_routable
 from llmgw_controller.core.rows import Cause, Phase, ReplicaRow, Schedulability, Wish
 from llmgw_controller.core.state import Intervals, Watched
 from llmgw_controller.core.watching import watch
-from llmgw_kit.ids import ModelId, ReplicaId
+from llmgw_kit.ids import ModelId, NodeId, ReplicaId
 from tests.unit.controller.build import (
     NOW,
     Stage,
@@ -251,6 +251,42 @@ def test_who_stood_in_for_a_lost_node_takes_the_place_of_who_leaves(causes):
     assert "m/3" in placed
     assert {row.replica_id for row in load.live} >= placed, "nobody leaves who was just placed"
     assert {row.cause for row in load.live if row.replica_id in placed} == {Cause.CONFIGURATION, Cause.DEMAND}
+
+
+def test_a_rollout_counts_those_that_serve_and_not_one_that_failed():
+    """Found by the simulation, seed 301621: a replica of the old spec waited on its devices to be started
+    again, one that demand had added was gone, and another was wanted and dropped without end."""
+    load = Load()
+    one = load.snap.catalog.models[M]
+    rows = [
+        # Its node is silent, so nobody has seen yet that its devices are free.
+        replica(one, 1, Phase.BACKOFF, shard("m/1", "n2", 0), spec_hash="old", until=NOW + 60),
+        replica(one, 3, Phase.READY, shard("m/3", "n1", 1, port=20001), cause=Cause.DEMAND),
+    ]
+    nodes = [node("n1", 6), node("n2", 6)]
+    plain = snapshot([one], nodes, rows, routers={"r1": member()})
+    words = {**plain.heard, NodeId("n2"): replace(plain.heard[NodeId("n2")], heard_at=NOW - 60)}
+    load.snap = replace(plain, heard=words, watched=replace(plain.watched, standing={M: 3}))
+    load.step()
+    assert [row.replica_id for row in load.live] == ["m/1", "m/3"]
+
+
+def test_who_is_out_of_reach_keeps_nobody_waiting_for_one_more():
+    """Found by the simulation, seed 301486: beside a silent replica one was waited at for five minutes."""
+    load = Load()
+    one = load.snap.catalog.models[M]
+    rows = [
+        replica(one, 1, Phase.READY, shard("m/1", "n2", 0)),
+        replica(one, 2, Phase.READY, shard("m/2", "n1", 0), cause=Cause.ACTIVATION),
+    ]
+    plain = snapshot([one], [node("n1", 6), node("n2", 6)], rows, routers={"r1": member()})
+    words = {**plain.heard, NodeId("n2"): replace(plain.heard[NodeId("n2")], heard_at=NOW - 60)}
+    watched = replace(plain.watched, pressed_since={M: NOW - 100})
+    load.snap = replace(plain, heard=words, watched=watched, held={M: 5})
+    load.step()
+    assert [(row.replica_id, row.cause) for row in load.live if row.phase is not Phase.READY] == [
+        ("m/3", Cause.DEMAND)
+    ]
 
 
 def test_a_lower_bound_lets_the_surplus_go():

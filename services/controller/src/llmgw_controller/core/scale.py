@@ -94,9 +94,14 @@ def _grown(draft: Draft, model: Model, rows: list[ReplicaRow], base: int, more: 
         return 0
     added = more + sum(row.cause is Cause.DEMAND for row in rows)
     standing = draft.snapshot.watched.standing.get(model.name)
-    if added and standing is not None and any(outdated(draft, row, model) for row in rows):
+    if added and standing is not None and any(_is_replaced(draft, row, model) for row in rows):
         return min(model.max_replicas, standing)
     return min(model.max_replicas, base + added)
+
+
+def _is_replaced(draft: Draft, row: ReplicaRow, model: Model) -> bool:
+    """It serves, and a rollout will end it. What has failed and waits takes the new spec where it is."""
+    return row.phase is Phase.READY and outdated(draft, row, model)
 
 
 def _call_back(draft: Draft, model: Model) -> None:
@@ -142,9 +147,12 @@ def _grow(draft: Draft, model: Model) -> None:
     pressed_since = draft.snapshot.watched.pressed_since.get(model.name)
     if model.max_replicas is None or pressed_since is None or is_learning(draft.snapshot, draft.now):
         return
-    if target(draft, model, more=1) <= len(live(draft, model.name)):
-        return  # A rollout has its own count: what is one too many by that would leave again at once.
     rows = live(draft, model.name)
+    in_reach = [row for row in rows if not is_unreachable(row, draft.snapshot, draft.now)]
+    # A rollout has its own count: what is one too many by that would leave again at once. Those out of reach
+    # help nobody who waits here, and count only for the most there may be.
+    if target(draft, model, more=1) <= len(in_reach):
+        return
     if not rows or len(rows) >= model.max_replicas or any(row.phase in _RISING for row in rows):
         return
     helps_since = max([pressed_since, *(row.ready_since for row in rows if row.ready_since is not None)])
@@ -203,7 +211,7 @@ def _retire(draft: Draft, model: Model) -> None:
     kept_s = _kept_s(draft.snapshot.intervals)
     rows = live(draft, model.name)
     # What is on its way up may be the new one of a rollout: whom it replaces is asked for, or would leave.
-    replacing = any(row.phase is Phase.READY and outdated(draft, row, model) for row in rows)
+    replacing = any(_is_replaced(draft, row, model) for row in rows)
     for row in rows:
         if row.cause is Cause.CONFIGURATION or (row.cause is Cause.DEMAND and pressed):
             continue
