@@ -5,6 +5,7 @@ import asyncio
 import errno
 import fcntl
 import os
+import re
 from pathlib import Path
 
 import aiohttp
@@ -157,3 +158,36 @@ async def test_h12_forty_nodes_at_once_cost_the_origin_one_file(hub: Upstream, h
             assert got == BIG
     assert len(hub.requests) == 1
     assert here.built.tally.received_bytes == len(BIG)
+
+
+async def test_h18_no_name_that_others_gave_is_a_name_on_the_disk(hub: Upstream, tmp_path: Path) -> None:
+    """Of the repository, the version, a file, its URL: names on the disk are our ids and words."""
+    opened, foreign = asyncio.Event(), ("owner", "wörk", "release", "folder", "strange", "address")
+
+    async def half(x: scripted.Exchange) -> None:
+        await x.head(200, Content_Length=len(BIG), ETag=x.etag)
+        await x.send(BIG[:2_000_000])
+        await opened.wait()
+        await x.send(BIG[2_000_000:])
+
+    async with world(tmp_path / "store") as here:
+        hub.acts_on["/address-slow"] = half
+        files = [
+            Source("folder/strange one.bin", hub.put("/address", SMALL)),
+            Source("folder/strange-slow.bin", hub.put("/address-slow", BIG), SHA),
+            Source("strange-wrong.bin", hub.put("/address-wrong", b"abc"), SHA),
+        ]
+        await here.mirror.fetch("owner/wörk", "release-1", files)
+        await until(lambda: len(here.parts()) == 1 and len(here.blobs()) == 1)
+        seen = names_below(here.store.root)
+        opened.set()
+        await here.settled("owner/wörk", "release-1")
+        await here.built.keepers.keeping.removing.remove("owner/wörk", "release-1")
+        seen |= names_below(here.store.root)
+    assert len(seen) > 10
+    assert [name for name in seen if any(word in name.lower() for word in foreign)] == []
+    assert all(re.fullmatch(r"[0-9a-z.-]+", name) for name in seen), seen
+
+
+def names_below(root: Path) -> set[str]:
+    return {path.name for path in root.rglob("*")}
