@@ -1,5 +1,6 @@
 """Imports beside others who change the same versions, and on a disk that says no."""
 
+import asyncio
 import errno
 import os
 from collections.abc import Callable
@@ -16,9 +17,9 @@ from llmgw_mirror.core.bundles import Manifest
 from llmgw_mirror.core.history import Kind
 from llmgw_mirror.core.versions import Proof, Source, WeightsState, Wish
 
-from .scripted import Upstream
+from .scripted import Upstream, gate
 from .test_mirror_bundle_files import BIG, OTHER, SMALL, bring, bundling, export, filled
-from .world import World, sha256_of, world
+from .world import World, sha256_of, until, world
 
 
 @pytest.fixture
@@ -67,6 +68,27 @@ async def test_a_version_that_is_asked_for_in_that_moment_keeps_what_it_was_aske
         await there.mirror.retry("org/m", "v1")
         big, _ = (await there.settled()).files
         assert (big.state, big.sha256) == (WeightsState.PRESENT, sha256_of(OTHER))
+
+
+async def test_other_bytes_that_were_under_way_before_are_not_told_as_the_bundles(
+    tmp_path: Path, carried: Path, hub: Upstream
+) -> None:
+    """Nobody published a checksum, so that they differ is seen only when they are here."""
+    async with world(tmp_path / "a", bundle_dir=carried) as here:
+        hub.files["/w"] = SMALL
+        await here.fetch(Source("w.bin", hub.url("/w")))
+        await export(here)
+    async with world(tmp_path / "b", bundle_dir=carried) as there:
+        opened = asyncio.Event()
+        hub.files["/w"] = OTHER
+        hub.acts_on["/w"] = gate(opened)
+        await there.mirror.fetch("org/m", "v1", [Source("w.bin", hub.url("/w"))])
+        importing = asyncio.create_task(bring(there))
+        noted = there.store.versions / version_id("org/m", "v1") / NAME
+        await until(noted.exists)
+        opened.set()
+        with pytest.raises(Conflict, match=rf"w\.bin: it came as {sha256_of(OTHER)[:12]}… from elsewhere"):
+            await importing
 
 
 @pytest.mark.parametrize(

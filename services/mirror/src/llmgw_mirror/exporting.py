@@ -24,6 +24,7 @@ log = logging.getLogger(__name__)
 
 #: Between two messages of progress.
 TELL_S = 0.5
+UNUSABLE = "nothing is exported, the bundle folder cannot be used"
 
 
 @dataclass
@@ -138,16 +139,12 @@ class Exports:
         _told(job.task)
 
     async def _is_there(self, name: str) -> bool:
-        return await self._threads.act(
-            "nothing is exported, the bundle folder cannot be used", self._folder.path(name).exists
-        )
+        return await self._threads.act(UNUSABLE, self._folder.path(name).exists)
 
     async def _check_room(self, manifest: Manifest) -> None:
-        written = await self._threads.run(self._folder.written_bytes, manifest)
+        written = await self._threads.act(UNUSABLE, self._folder.written_bytes, manifest)
         needed = layout(manifest).size_bytes - written
-        free = await self._threads.act(
-            "nothing is exported, the bundle folder cannot be used", self._folder.free_bytes
-        )
+        free = await self._threads.act(UNUSABLE, self._folder.free_bytes)
         if needed + self._reserve_bytes > free:
             raise Unavailable(
                 f"the bundle folder has no room: {needed} bytes are needed, {free} are free, "
@@ -158,7 +155,9 @@ class Exports:
 
     async def _run(self, manifest: Manifest, progress: Progress, asked_by: str | None) -> None:
         name, sha256 = manifest.name, None
-        if not await self._is_there(name):
+        if await self._is_there(name):
+            await self._threads.act("what stands beside the bundle is lacking", self._folder.complete, name)
+        else:
             lease = await self._ledger.acquire(f"bundle:{name}", ttl_s=self._lease_ttl_s)
             if lease is None:
                 raise Conflict(

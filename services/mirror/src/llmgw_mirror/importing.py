@@ -123,16 +123,19 @@ class Imports:
             raise Conflict(
                 f"version {packed.version!r} of {packed.model!r} was removed during the import",
                 code="removed",
+                next_steps=["import again to have it back; what came of the others stays"],
             )
         return self._flights.view(vid, stored).files
 
     async def _ended(self, manifest: Manifest, progress: Progress) -> Progress:
-        failed = [
-            f"{file.source.path}: {file.error or 'stopped'}"
-            for packed in manifest.versions
-            for file in await self._views(packed)
-            if file.state is not WeightsState.PRESENT
-        ]
+        failed: list[str] = []
+        for packed in manifest.versions:
+            meant = {file.source.path: file.content for file in packed.files}
+            failed += [
+                f"{file.source.path}: {why}"
+                for file in await self._views(packed)
+                if (why := _wrong(file, meant.get(file.source.path))) is not None
+            ]
         if failed:
             more = f"; and {len(failed) - 1} more" if len(failed) > 1 else ""
             raise Conflict(
@@ -145,3 +148,16 @@ class Imports:
         # One that was taken away in the last moment is told as its manifest says.
         progress.bundle = await self._threads.run(self._folder.seen, manifest.name) or unseen(manifest)
         return progress
+
+
+def _wrong(file: FileView, meant: str | None) -> str | None:
+    """Why the file is not the bundle's content `meant`; None: it is."""
+    if file.state is not WeightsState.PRESENT:
+        return file.error or "stopped"
+    if file.sha256 != meant:
+        # On its way before the import, and with no published checksum that could have told them apart.
+        return (
+            f"it came as {(file.sha256 or '')[:12]}… from elsewhere, and is other content in the bundle; "
+            "remove the version first to have the bundle's"
+        )
+    return None
