@@ -11,7 +11,8 @@ import grpc.aio
 import pytest
 
 from llmgw.v1 import mirror_pb2
-from llmgw_kit.errors import LlmgwError
+from llmgw_kit import rpc
+from llmgw_kit.errors import Conflict, InvalidRequest, LlmgwError, NotFound, Unavailable
 from llmgw_kit.testing.processes import Cage
 
 from .scripted import Upstream
@@ -25,8 +26,14 @@ CONTENTS = {"a.bin": content_of(6_000_000, 1), "b.bin": content_of(2_000_000, 2)
 VERSIONS = {"v1": ("a.bin", "c.json"), "v2": ("a.bin", "b.bin")}
 
 
+def must_belong(e: LlmgwError) -> None:
+    """Refused, or the mirror is dead: both belong to it. Raises what tells of a bug in the mirror."""
+    if not isinstance(e, InvalidRequest | NotFound | Conflict | Unavailable):
+        raise e
+
+
 async def ask_on(mirror: Running, hub: Upstream, rng: random.Random) -> None:
-    """Call after call, whatever is answered, until cancelled."""
+    """Call after call, whatever is answered but bugs, until cancelled."""
     async with mirror.stub() as stub:
         while True:
             version = rng.choice(sorted(VERSIONS))
@@ -47,8 +54,10 @@ async def ask_on(mirror: Running, hub: Upstream, rng: random.Random) -> None:
                     verify = mirror_pb2.VerifyVersionRequest(model="org/m", version=version)
                     async for word in stub.VerifyVersion(verify, timeout=10):
                         assert "damaged" not in word.trouble, word
-            except (grpc.aio.AioRpcError, LlmgwError):
-                pass  # refused, or the mirror is dead; both belong to it
+            except grpc.aio.AioRpcError as e:
+                must_belong(rpc.error_from(e, peer="mirror"))
+            except LlmgwError as e:
+                must_belong(e)
             await asyncio.sleep(rng.random() * 0.05)
 
 
