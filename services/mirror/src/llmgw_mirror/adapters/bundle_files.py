@@ -2,7 +2,8 @@
 
     models.tar                  whole: it appears by rename
     models.tar.sha256           as sha256sum reads it
-    models.tar.manifest.json    what it holds; enough for a later bundle to build on
+    models.tar.manifest.json    what it holds; enough for a later bundle to build on, when the bundle itself
+                                has left: so neither of the two comes before the bundle is whole
     models.tar.1a2b….partial    one that was broken off, or is being written; named by its manifest, since
                                 two that write the same write the same bytes, and others another file
 
@@ -11,6 +12,7 @@ All calls block; run them in DiskThreads.
 
 import hashlib
 import os
+import re
 import stat
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -157,9 +159,22 @@ class BundleFolder:
     def remove_partials(self, *, but: Manifest) -> None:
         """Of exports under this name that are not wanted any more."""
         keep = self.partial(but)
-        for path in self.root.glob(f"{but.name}.*{PARTIAL}"):
-            if path != keep:
+        # Not by a pattern with a star: "2026.tar" begins like "2026" and is another's.
+        own = re.compile(re.escape(but.name) + r"\.[0-9a-f]{12}" + re.escape(PARTIAL))
+        for path in self.root.iterdir():
+            if path != keep and own.fullmatch(path.name):
                 path.unlink(missing_ok=True)
+
+    def complete(self, name: str) -> None:
+        """Write what should stand beside a whole bundle and does not, or speaks of an earlier one of that
+        name: a death came between. Reads the bundle whole then. Raises InvalidRequest, OSError."""
+        path = self.path(name)
+        manifest = dump(_manifest_of(path))
+        if _noted_checksum(path) is not None and _noted_manifest(path) == manifest:
+            return
+        with path.open("rb") as file:
+            sha256 = hashlib.file_digest(file, "sha256").hexdigest()
+        _put_beside(path, manifest, sha256)
 
     def free_bytes(self) -> int:
         found = os.statvfs(self.root)
@@ -229,8 +244,8 @@ class Writer:
         os.ftruncate(self._fd, self.layout.size_bytes)
         os.fsync(self._fd)
         sha256 = self._whole.hexdigest()
-        write_atomically(_beside(self._path, MANIFEST), dump(self._manifest))
-        write_atomically(_beside(self._path, CHECKSUM), f"{sha256}  {self._path.name}\n".encode())
+        # An earlier bundle's, which has left; it must not speak for this one.
+        _beside(self._path, CHECKSUM).unlink(missing_ok=True)
         try:
             os.replace(self._partial, self._path)
         except FileNotFoundError:
@@ -238,6 +253,7 @@ class Writer:
             if not self._path.exists():
                 raise
         sync_folder(self._path.parent)
+        _put_beside(self._path, dump(self._manifest), sha256)
         return sha256
 
     def _put(self, offset: int, data: bytes) -> None:
@@ -283,6 +299,19 @@ def _noted_checksum(path: Path) -> str | None:
         return _beside(path, CHECKSUM).read_text(encoding="ascii").split()[0]
     except (OSError, ValueError, IndexError):
         return None
+
+
+def _noted_manifest(path: Path) -> bytes | None:
+    try:
+        return _beside(path, MANIFEST).read_bytes()
+    except FileNotFoundError:
+        return None
+
+
+def _put_beside(path: Path, manifest: bytes, sha256: str) -> None:
+    # The checksum last: where it stands, the manifest is this bundle's too.
+    write_atomically(_beside(path, MANIFEST), manifest)
+    write_atomically(_beside(path, CHECKSUM), f"{sha256}  {path.name}\n".encode())
 
 
 def _beside(path: Path, ending: str) -> Path:
