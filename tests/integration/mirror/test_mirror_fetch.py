@@ -117,7 +117,8 @@ async def test_corrupt_content_is_removed_and_told(hub: Upstream, here: World) -
     assert file.state is WeightsState.FAILED
     assert file.error is not None
     assert file.error.startswith("got sha256 ")
-    assert file.error.endswith(f"expected {SHA}; removed")
+    assert f"expected {SHA}; removed — " in file.error
+    assert "remove the version, then fetch it with what is right" in file.error
     assert here.parts() == []
     assert here.blobs() == []
     # Failed, it is tried again alone when asked for again.

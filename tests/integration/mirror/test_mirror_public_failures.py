@@ -91,7 +91,7 @@ async def test_h9_a_disk_that_fills_up_half_way_stops_that_file_alone(
     assert states == {"f0": "present", "f1": "present", "f2": "present", "w": "failed"}
     (error,) = [file.error for file in view.files if file.error is not None]
     assert error.startswith("the disk is full (No space left on device): ")
-    assert "bytes are kept; free some space and fetch again" in error
+    assert "bytes are kept — free some space, then go on: llmgwctl mirror fetch --retry" in error
     kept = here.parts()[0].stat().st_size
     assert kept >= 1_000_000
     full = False

@@ -5,8 +5,8 @@ from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 
 from llmgw_kit.clock import Clock
-from llmgw_kit.errors import NotFound
 from llmgw_mirror.adapters.store import Stored, version_id
+from llmgw_mirror.core.refusals import unknown_version
 from llmgw_mirror.core.versions import FileView, VersionView, WeightsState
 from llmgw_mirror.flights import Flights
 
@@ -62,7 +62,7 @@ class Downloads:
             elif views:
                 found = [Download(view, view.files) for view in views]
             else:
-                raise NotFound(f"version {version!r} of {model!r} is not known", code="unknown_version")
+                raise unknown_version(model, version)
             now = self._clock.monotonic_s()
             if found != last or now - told_at >= EVERY_S:
                 last, told_at = found, now

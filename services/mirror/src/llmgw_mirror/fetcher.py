@@ -12,6 +12,7 @@ from llmgw_kit.errors import Unavailable
 from llmgw_mirror.adapters.parts import Part
 from llmgw_mirror.adapters.room import NoRoom, Room
 from llmgw_mirror.adapters.shelf import Shelf
+from llmgw_mirror.core.refusals import ASK_ANEW, FETCH_AGAIN, FETCH_RETRY
 from llmgw_mirror.core.transfer import Want, verdict
 from llmgw_mirror.core.versions import Proof, Receipt, Source, WeightsState
 from llmgw_mirror.flight import FetchFailed, Flight
@@ -21,6 +22,9 @@ from llmgw_mirror.publishing import Hold, Publishing
 from llmgw_mirror.transfer import Transfer
 
 log = logging.getLogger(__name__)
+
+#: What came is not what was published: upstream may have other content now, or damaged it.
+OTHER_CONTENT = f"see whether upstream has what its publisher names; {FETCH_AGAIN}"
 
 
 class LeaseLost(Exception):
@@ -181,7 +185,7 @@ class Fetcher:
                     raise LeaseLost("the part was removed before publication") from None
                 await self._receipt(vid, source, flight, sha256, size)
         except OSError as e:
-            raise FetchFailed(_disk_trouble(e, part.length)) from e
+            raise _disk_trouble(e, part.length) from e
         finally:
             await part.keep()
         await self._shelf.forget(flight.key)
@@ -210,7 +214,7 @@ class Fetcher:
                 return sha256
             if not part.spliced:
                 await part.discard()
-                raise FetchFailed(wrong)
+                raise FetchFailed(wrong, next_steps=[OTHER_CONTENT, ASK_ANEW])
             # Joined from several transfers: the seam may be what is wrong. One whole transfer tells.
             log.warning(
                 "%s: %s; it was joined from several transfers, so once more from 0", source.path, wrong
@@ -233,10 +237,13 @@ class Fetcher:
         return self._publishing.held()
 
 
-def _disk_trouble(e: OSError, kept: int) -> str:
+def _disk_trouble(e: OSError, kept: int) -> FetchFailed:
     if e.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
-        return (
-            f"the disk is full ({e.strerror}): {kept} bytes are kept; free some space and fetch again "
-            "to go on, or remove the version to free them"
+        return FetchFailed(
+            f"the disk is full ({e.strerror}): {kept} bytes are kept",
+            next_steps=[f"free some space, then go on: {FETCH_RETRY}", "or remove the version to free them"],
         )
-    return f"writing failed: {e.strerror or e}; {kept} bytes are kept"
+    return FetchFailed(
+        f"writing failed: {e.strerror or e}; {kept} bytes are kept",
+        next_steps=["see what the system logs of the mirror's disk", FETCH_AGAIN],
+    )

@@ -142,7 +142,8 @@ class FetchingRepository:
             )
         except FileNotFoundError:
             raise Conflict(
-                f"version {plan.version!r} of {plan.model!r} is being removed; ask again"
+                f"version {plan.version!r} of {plan.model!r} is being removed; ask again",
+                next_steps=["ask again in a moment"],
             ) from None
         except OSError as e:
             # It says which files the repository lacks; without it that is unknown, and nothing is wrong.

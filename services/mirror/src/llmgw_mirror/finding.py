@@ -98,7 +98,10 @@ class Finding:
         parameters = _parameters(words, author, filters, sort)
         count = LIMIT_USUAL if limit is None else limit
         if not 1 <= count <= LIMIT_MAX:
-            raise InvalidRequest(f"limit is {count}; expected 1 to {LIMIT_MAX}")
+            raise InvalidRequest(
+                f"limit is {count}; expected 1 to {LIMIT_MAX}",
+                next_steps=["ask for fewer, and narrow the words"],
+            )
         rows, more = await registry.search(parameters, limit=count)
         here: dict[str, list[str]] = {}
         for view in await self._mirror.versions():
@@ -160,12 +163,20 @@ def _parameters(
 ) -> list[tuple[str, str]]:
     for what, text in (("words", words), ("author", author or ""), *(("a filter", one) for one in filters)):
         if len(text) > WORDS_MAX_CHARS or not text.isprintable():
-            raise InvalidRequest(f"{what}: at most {WORDS_MAX_CHARS} printable characters are taken")
+            raise InvalidRequest(
+                f"{what}: at most {WORDS_MAX_CHARS} printable characters are taken", next_steps=["shorten it"]
+            )
     if len(filters) > FILTERS_MAX:
-        raise InvalidRequest(f"{len(filters)} filters; at most {FILTERS_MAX} are taken")
+        raise InvalidRequest(
+            f"{len(filters)} filters; at most {FILTERS_MAX} are taken",
+            next_steps=["take the narrowest of them"],
+        )
     order = sort or "downloads"
     if order not in SORTS:
-        raise InvalidRequest(f"sort {order[:40]!r} is not known; expected one of {', '.join(SORTS)}")
+        raise InvalidRequest(
+            f"sort {order[:40]!r} is not known; expected one of {', '.join(SORTS)}",
+            next_steps=["name one of those, or none"],
+        )
     given = [("search", words.strip()), ("author", author or ""), *(("filter", one) for one in filters)]
     return [
         *((name, text) for name, text in given if text),

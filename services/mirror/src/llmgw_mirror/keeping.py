@@ -94,7 +94,10 @@ class Keeping:
         """Newest first. Raises InvalidRequest, Unavailable."""
         count = HISTORY_USUAL if limit is None else limit
         if not 1 <= count <= HISTORY_MOST:
-            raise InvalidRequest(f"limit is {count}; expected 1 to {HISTORY_MOST}")
+            raise InvalidRequest(
+                f"limit is {count}; expected 1 to {HISTORY_MOST}",
+                next_steps=["ask for fewer, and give a later beginning"],
+            )
         return await self._history.newest(model=model, version=version, since=since, limit=count)
 
     async def disk(self) -> tuple[int, int]:

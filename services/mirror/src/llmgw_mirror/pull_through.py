@@ -67,7 +67,11 @@ class PullThrough:
             task.add_done_callback(lambda _: self._asking.pop(key, None))
         await asyncio.wait({task}, timeout=self._patience_s)
         if not task.done():
-            raise Unavailable(f"the registry is being asked for {repository!r}", retry_after_s=2.0)
+            raise Unavailable(
+                f"the registry is being asked for {repository!r}",
+                retry_after_s=2.0,
+                next_steps=["ask again in a moment"],
+            )
         task.result()
 
     async def close(self) -> None:

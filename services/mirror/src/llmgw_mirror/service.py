@@ -100,7 +100,10 @@ class Mirror:
                     next_steps=["give the new files a version name of their own, or remove this one first"],
                 )
             return stored, created
-        raise Conflict(f"version {version!r} of {model!r} is being removed; ask again")
+        raise Conflict(
+            f"version {version!r} of {model!r} is being removed; ask again",
+            next_steps=["ask again in a moment"],
+        )
 
     async def version(self, model: str, version: str) -> VersionView | None:
         """None: nobody asked for it."""

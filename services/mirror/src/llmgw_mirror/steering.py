@@ -12,6 +12,7 @@ from llmgw_mirror.adapters.disk import DiskThreads
 from llmgw_mirror.adapters.shelf import Shelf
 from llmgw_mirror.adapters.store import Stored, version_id
 from llmgw_mirror.core.history import Entry, Kind
+from llmgw_mirror.core.refusals import unknown_version
 from llmgw_mirror.core.versions import Cancelled, VersionView
 from llmgw_mirror.flight import content_key
 from llmgw_mirror.flights import Flights
@@ -85,7 +86,7 @@ class Steering:
     async def _named(self, model: str, version: str, paths: Sequence[str]) -> Stored:
         stored = await self._flights.load(version_id(model, version))
         if stored is None:
-            raise NotFound(f"version {version!r} of {model!r} is not known", code="unknown_version")
+            raise unknown_version(model, version)
         known = {source.path for source in stored.wish.files}
         if unknown := [path for path in paths if path not in known]:
             raise InvalidRequest(
@@ -113,7 +114,11 @@ class Steering:
                 await self._threads.run(self._store.stop, vid, path, word)
                 done.append(path)
         except FileNotFoundError:
-            raise NotFound("the version was removed in this moment", code="unknown_version") from None
+            raise NotFound(
+                "the version was removed in this moment",
+                code="unknown_version",
+                next_steps=["see what is here: llmgwctl mirror versions"],
+            ) from None
         except OSError as e:
             stay = [p for p in done if not await self._undone(self._store.resume, vid, p)]
             what = f"these files alone are cancelled: {_some(stay)}" if stay else "nothing is cancelled"

@@ -9,6 +9,7 @@ from urllib.parse import urlsplit
 from llmgw_kit.clock import Clock
 from llmgw_mirror.adapters.parts import Part
 from llmgw_mirror.adapters.room import Room
+from llmgw_mirror.core.refusals import ASK_ANEW, FETCH_AGAIN, FETCH_RETRY
 from llmgw_mirror.core.transfer import (
     Append,
     AskAgain,
@@ -89,7 +90,7 @@ class Transfer:
             if isinstance(outcome, Refuse):
                 if outcome.spoiled:
                     await part.discard()
-                raise FetchFailed(outcome.error)
+                raise FetchFailed(outcome.error, next_steps=outcome.next_steps or [FETCH_AGAIN, ASK_ANEW])
             if isinstance(outcome, StartOver):
                 await part.restart()
                 flight.at(0)
@@ -104,11 +105,16 @@ class Transfer:
     ) -> None:
         if attempts >= self._pace.attempts:
             kept = f"; {part.length} bytes are kept, fetching again goes on from there" if part.length else ""
-            raise FetchFailed(f"{outcome.why}; gave up after {attempts} attempts without progress{kept}")
+            raise FetchFailed(
+                f"{outcome.why}; gave up after {attempts} attempts without progress{kept}",
+                next_steps=["see whether upstream can be reached from here", FETCH_AGAIN],
+            )
         after_s = outcome.after_s if isinstance(outcome, AskAgain) else None
         if after_s is not None:
             if after_s > self._pace.pause_most_s:
-                raise FetchFailed(f"{outcome.why}; it asks to wait {after_s:.0f} s: fetch again then")
+                raise FetchFailed(
+                    f"{outcome.why}; it asks to wait {after_s:.0f} s", next_steps=[f"then: {FETCH_RETRY}"]
+                )
             self._pauses.note(source.url, after_s)
         wait_s = backoff_s(attempts, base_s=self._pace.backoff_base_s, most_s=self._pace.backoff_most_s)
         wait_s *= 0.5 + self._chance() / 2
@@ -177,7 +183,7 @@ class Transfer:
         except Interrupted as e:
             return _Ended(total, e.text) if begun else AskAgain(e.text, e.retry_after_s)
         except Refused as e:
-            return Refuse(e.text)
+            return Refuse(e.text, next_steps=e.next_steps)
 
     async def _watch(self, sink: Sink) -> str:
         """Judge by bytes gained in a window, not by the clock since the last packet (H13, H14)."""

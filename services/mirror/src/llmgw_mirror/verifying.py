@@ -5,10 +5,11 @@ from collections.abc import AsyncGenerator, Sequence
 from dataclasses import dataclass
 
 from llmgw_kit.clock import Clock
-from llmgw_kit.errors import InvalidRequest, NotFound
+from llmgw_kit.errors import InvalidRequest
 from llmgw_kit.lifecycle import cancel_all
 from llmgw_mirror.adapters.store import version_id
 from llmgw_mirror.core.history import Entry, Kind
+from llmgw_mirror.core.refusals import unknown_version
 from llmgw_mirror.core.versions import FileView, VersionView, WeightsState
 from llmgw_mirror.flights import Flights
 from llmgw_mirror.ports import History
@@ -79,7 +80,7 @@ class Verifying:
         vid = version_id(model, version)
         stored = await self._flights.load(vid)
         if stored is None:
-            raise NotFound(f"version {version!r} of {model!r} is not known", code="unknown_version")
+            raise unknown_version(model, version)
         view: VersionView = self._flights.view(vid, stored)
         unknown = sorted(set(paths) - {file.source.path for file in view.files})
         if unknown:

@@ -19,7 +19,10 @@ def fleet_from(messages: Iterable[pb.FleetGpuClass]) -> tuple[GpuClass, ...]:
     )
     for one in classes:
         if one.memory_bytes <= 0:
-            raise InvalidRequest(f"GPU class {one.name!r} has no memory_bytes")
+            raise InvalidRequest(
+                f"GPU class {one.name!r} has no memory_bytes",
+                next_steps=["say how much memory one of its GPUs has"],
+            )
     return classes
 
 
@@ -74,7 +77,7 @@ def look_to(look: Look) -> pb.ListFilesResponse:
         groups=[
             pb.FileGroup(
                 name=group.name, format=group.format, quantisation=group.quantisation,
-                files=[_file_to(file) for file in group.files], total_bytes=group.total_bytes,
+                files=[_file_to(file) for file in group.files], total_bytes=wire.size_to(group.total_bytes),
                 preselected=group.preselected,
                 warnings=[warning_to(one) for one in look.about[group.name]],
                 version_here=look.version_here.get(group.name),
@@ -94,5 +97,5 @@ def ordered_to(ordered: Ordered) -> pb.FetchRepositoryResponse:
     return pb.FetchRepositoryResponse(
         version=wire.version_to(ordered.version),
         warnings=[warning_to(one) for one in ordered.warnings],
-        bytes_to_fetch=ordered.bytes_to_fetch,
+        bytes_to_fetch=wire.size_to(ordered.bytes_to_fetch),
     )

@@ -61,7 +61,11 @@ class WeightsHttp:
         path = check_path("/".join(names[3:]))
         file = next((file for file in view.files if file.source.path == path), None)
         if file is None:
-            raise NotFound(f"version {version!r} of {model!r} has no file {path!r}", code="unknown_file")
+            raise NotFound(
+                f"version {version!r} of {model!r} has no file {path!r}",
+                code="unknown_file",
+                next_steps=["see its files: GET the version's own address"],
+            )
         if file.state is not WeightsState.PRESENT:
             return _not_yet(view, (file,))
         sha256, size = file.sha256, file.size_bytes
@@ -108,7 +112,10 @@ def unquoted(segment: str) -> str:
     try:
         return unquote(segment, errors="strict")
     except UnicodeDecodeError:
-        raise InvalidRequest(f"{segment[:80]!r} is not UTF-8 once unquoted") from None
+        raise InvalidRequest(
+            f"{segment[:80]!r} is not UTF-8 once unquoted",
+            next_steps=["quote the bytes of UTF-8, one %XX each"],
+        ) from None
 
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
@@ -127,6 +134,12 @@ async def error_edge(request: web.Request, handler: Handler) -> web.StreamRespon
     except web.HTTPException as e:
         kept = {name: value for name, value in e.headers.items() if name == "Allow"}
         return _error(e.status, "unknown_url" if e.status == 404 else "refused", e.reason, (), kept)
+    except ConnectionError:
+        raise  # the client left
+    except OSError as e:
+        log.error("%s %s: the system says %s", request.method, request.rel_url.raw_path[:200], e)
+        text = f"the mirror's system says: {e.strerror or type(e).__name__}"
+        return _error(503, "disk_trouble", text, ("ask again",), {"Retry-After": str(RETRY_USUAL_S)})
     except Exception:
         log.exception("%s %s failed by a bug", request.method, request.rel_url.raw_path[:200])
         return _error(500, "internal", "internal error; the server's log has the story", (), {})

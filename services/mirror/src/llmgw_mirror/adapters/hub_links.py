@@ -20,7 +20,10 @@ def base_url(scheme: str, headers: Mapping[str, str], *, prefix: str) -> str:
     host = headers.get("X-Forwarded-Host", headers.get("Host", "")).split(",")[0].strip()
     before = headers.get("X-Forwarded-Prefix", "").split(",")[0].strip()
     if not _HOST.fullmatch(host) or not _PREFIX.fullmatch(before):
-        raise InvalidRequest("the Host of this request, or what a proxy says of it, is no host")
+        raise InvalidRequest(
+            "the Host of this request, or what a proxy says of it, is no host",
+            next_steps=["send Host as HOST or HOST:PORT, and see what a proxy before the mirror adds"],
+        )
     return f"{told if told in ('http', 'https') else scheme}://{host}{before.rstrip('/')}{prefix}"
 
 
@@ -46,5 +49,6 @@ def named_paths(body: bytes, content_type: str) -> tuple[list[str], bool]:
         return list(paths), said.get("expand") is True
     except (ValueError, TypeError, AttributeError):
         raise InvalidRequest(
-            'the body names no paths; expected JSON such as {"paths": ["config.json"]}, or a form'
+            'the body names no paths; expected JSON such as {"paths": ["config.json"]}, or a form',
+            next_steps=["name the paths that are asked about"],
         ) from None

@@ -44,7 +44,12 @@ class OpenReads:
         try:
             # After it is listed: whoever condemns it looks at the list afterwards, so one of the two sees it.
             if is_condemned(fd):
-                raise Unavailable("the content was just found damaged", code="damaged", retry_after_s=5.0)
+                raise Unavailable(
+                    "the content was just found damaged",
+                    code="damaged",
+                    retry_after_s=5.0,
+                    next_steps=["wait: it is fetched again; what became of it: llmgwctl mirror history"],
+                )
             yield
         finally:
             self._open.discard(read)

@@ -23,10 +23,16 @@ async def connection(postgres: Postgres) -> "AsyncIterator[PoolConnectionProxy[a
         # A right that this login lacks is the operator's to give, and no bug.
         if not isinstance(e, asyncpg.InsufficientPrivilegeError):
             raise
-        raise Unavailable(f"Postgres refuses: {e}", code="postgres_refuses", retry_after_s=10.0) from e
+        raise Unavailable(
+            f"Postgres refuses: {e}",
+            code="postgres_refuses",
+            retry_after_s=10.0,
+            next_steps=["see what Postgres logged, and whether its migrations are applied"],
+        ) from e
     except (*SUSPECT, asyncpg.PostgresError, TimeoutError) as e:
         raise Unavailable(
             f"Postgres does not answer: {str(e) or type(e).__name__}",
             code="postgres_unavailable",
             retry_after_s=2.0,
+            next_steps=["see whether Postgres runs; what is here is served without it"],
         ) from e

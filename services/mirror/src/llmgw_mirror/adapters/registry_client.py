@@ -101,7 +101,9 @@ class RegistryClient:
         got = await self.http.get(url, what=f"{file.path} of {repository}", most_bytes=most_bytes)
         if not _is(file, got.body):
             raise Unavailable(
-                f"{file.path} of {repository} is not what its listing says", code="content_differs"
+                f"{file.path} of {repository} is not what its listing says",
+                code="content_differs",
+                next_steps=["ask again; if it stays so, see what stands between the mirror and the registry"],
             )
         return got.body
 

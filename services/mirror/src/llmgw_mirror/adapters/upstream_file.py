@@ -12,12 +12,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
-from llmgw_mirror.adapters.disk import DiskThreads
+from llmgw_mirror.adapters.disk import READ_BYTES, DiskThreads
 from llmgw_mirror.core.headers import ContentRange
 from llmgw_mirror.core.transfer import Head
 from llmgw_mirror.ports import Interrupted, Refused
-
-PIECE_BYTES = 1 << 20
 
 
 @dataclass
@@ -31,7 +29,7 @@ class _Answer:
         while True:
             at = self.offset
             try:
-                piece = await self.threads.run(os.pread, self.fd, PIECE_BYTES, at)
+                piece = await self.threads.run(os.pread, self.fd, READ_BYTES, at)
             except OSError as e:
                 raise Interrupted(f"reading the source failed at byte {at}: {e.strerror or e}") from e
             if not piece:
@@ -62,7 +60,10 @@ class FileUpstream:
     def _open(self, url: str) -> int:
         path = Path(unquote(urlsplit(url).path))
         if not self._roots:
-            raise Refused(f"{path} is refused: no folder is open to file URLs; name some in file_roots")
+            raise Refused(
+                f"{path} is refused: no folder is open to file URLs; name some in file_roots",
+                next_steps=["set file_roots to the folders that may be read"],
+            )
         # A missing root is skipped: the error below then names what is allowed.
         roots = [root.resolve() for root in self._roots]
         self._inside(path.resolve(), path, roots)
@@ -70,10 +71,13 @@ class FileUpstream:
             # O_NONBLOCK: opening a pipe must not wait for a writer.
             fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
         except OSError as e:
-            raise Refused(f"{path} cannot be read: {e.strerror}") from None
+            raise Refused(
+                f"{path} cannot be read: {e.strerror}",
+                next_steps=["see whether it exists and the mirror may read it"],
+            ) from None
         try:
             if not stat.S_ISREG(os.fstat(fd).st_mode):
-                raise Refused(f"{path} is not a regular file")
+                raise Refused(f"{path} is not a regular file", next_steps=["name the file itself"])
             self._inside(Path(os.readlink(f"/proc/self/fd/{fd}")), path, roots)
         except Refused:
             os.close(fd)
@@ -84,7 +88,10 @@ class FileUpstream:
         if not any(real.is_relative_to(root) for root in roots):
             allowed = ", ".join(str(root) for root in self._roots)
             leads = "" if real == path else f" leads to {real}, which"
-            raise Refused(f"{path}{leads} is outside the folders open to file URLs ({allowed})")
+            raise Refused(
+                f"{path}{leads} is outside the folders open to file URLs ({allowed})",
+                next_steps=["move the file there, or add its folder to file_roots"],
+            )
 
 
 def _head(fd: int, offset: int, validator: str | None) -> tuple[Head, int]:

@@ -25,7 +25,8 @@ log = logging.getLogger(__name__)
 REDIRECTS = frozenset({301, 302, 303, 307, 308})
 #: Of a refusal's body, for people. A proxy's page of HTML would only hide the status.
 SAID_MAX_BYTES = 200
-PIECE_BYTES = 1 << 20
+#: What a connection holds before it makes the other side wait.
+BUFFER_BYTES = 1 << 20
 
 
 @dataclass
@@ -81,7 +82,7 @@ class HttpUpstream:
                 total=None, sock_connect=connect_timeout_s, connect=connect_timeout_s
             ),
             connector=aiohttp.TCPConnector(limit=0),
-            read_bufsize=PIECE_BYTES,
+            read_bufsize=BUFFER_BYTES,
         )
 
     async def close(self) -> None:
@@ -100,7 +101,7 @@ class HttpUpstream:
                     try:
                         target = next_hop(url, location, hops=hops)
                     except BadRedirect as e:
-                        raise Refused(e.text) from None
+                        raise Refused(e.text, next_steps=e.next_steps) from None
                     log.debug("%s redirects to %s", shown(url), shown(target))
                 else:
                     head = await self._head(response, url)
@@ -125,9 +126,17 @@ class HttpUpstream:
                 URL(url, encoded=True), headers=sent, allow_redirects=False, proxy=self._proxy
             )
         except (aiohttp.ClientConnectorCertificateError, ssl.SSLCertVerificationError) as e:
-            raise Refused(f"{shown(url)}: the server's certificate is not trusted: {why(e, url)}") from e
+            raise Refused(
+                f"{shown(url)}: the server's certificate is not trusted: {why(e, url)}",
+                next_steps=[
+                    "see whether upstream's certificate is valid for this host, and its authority known here"
+                ],
+            ) from e
         except (aiohttp.InvalidURL, ValueError) as e:
-            raise Refused(f"{shown(url)} is not a URL that can be asked for: {why(e, url)}") from e
+            raise Refused(
+                f"{shown(url)} is not a URL that can be asked for: {why(e, url)}",
+                next_steps=["correct the URL"],
+            ) from e
         except (aiohttp.ClientError, OSError, TimeoutError) as e:
             raise Interrupted(f"{shown(url)} does not answer: {why(e, url)}") from e
         try:

@@ -101,7 +101,11 @@ def _file(path: str, listing: RepositoryListing) -> ListedFile:
         return found
     for odd in listing.odd:
         if odd.path == path:
-            raise InvalidRequest(f"{path!r} of {listing.id} is not offered: {odd.why}", code="odd_file")
+            raise InvalidRequest(
+                f"{path!r} of {listing.id} is not offered: {odd.why}",
+                code="odd_file",
+                next_steps=["choose other files: such a name cannot be kept on every node"],
+            )
     raise NotFound(
         f"{listing.id} has no file {path[:200]!r} at {listing.commit[:COMMIT_SHOWN]}",
         code="unknown_path",

@@ -159,7 +159,10 @@ def _unquoted(segment: str) -> str:
     try:
         return unquote(segment, errors="strict")
     except UnicodeDecodeError:
-        raise InvalidRequest("a part of the address is not UTF-8 once unquoted") from None
+        raise InvalidRequest(
+            "a part of the address is not UTF-8 once unquoted",
+            next_steps=["quote the bytes of UTF-8, one %XX each"],
+        ) from None
 
 
 class Query:
@@ -175,7 +178,7 @@ class Query:
         try:
             return cls(parse_qsl(text, keep_blank_values=True, max_num_fields=FIELDS_MAX))
         except ValueError as e:
-            raise InvalidRequest(f"the query cannot be read: {e}") from None
+            raise InvalidRequest(f"the query cannot be read: {e}", next_steps=["quote its values"]) from None
 
     def every(self, name: str) -> list[str]:
         return [value for field, value in self.fields if field in (name, f"{name}[]")]

@@ -9,6 +9,9 @@ from collections.abc import Iterable
 
 from llmgw_kit.errors import InvalidRequest
 
+#: What every operating system takes.
+PLAIN = "keep to letters, digits, dots, dashes and underscores, with single slashes between parts"
+
 #: Longest model or version name, in characters; a Hub repository id has at most 96 + 1 + 96.
 NAME_MAX_CHARS = 200
 #: Longest path inside a version and longest part of it, in UTF-8 bytes (ext4, xfs: 255 a part).
@@ -27,24 +30,31 @@ FORBIDDEN = frozenset('\\:*?"<>|')
 def check_name(what: str, name: str) -> str:
     """A model's or version's name: parts divided by "/", as in `org/model`. Raises InvalidRequest."""
     if not name:
-        raise InvalidRequest(f"{what} is empty")
+        raise InvalidRequest(f"{what} is empty", next_steps=["give its name, such as org/model"])
     if len(name) > NAME_MAX_CHARS:
-        raise InvalidRequest(f"{what} has {len(name)} characters; at most {NAME_MAX_CHARS} are taken")
+        raise InvalidRequest(
+            f"{what} has {len(name)} characters; at most {NAME_MAX_CHARS} are taken",
+            next_steps=["give a shorter name"],
+        )
     if (why := _fault(name)) is not None:
-        raise InvalidRequest(f"{what} {name!r} is refused: {why}")
+        raise InvalidRequest(f"{what} {name!r} is refused: {why}", next_steps=[PLAIN])
     return name
 
 
 def check_path(path: str) -> str:
     """A file's path inside its version: relative, forward slashes. Raises InvalidRequest."""
     if not path:
-        raise InvalidRequest("a file has an empty path")
+        raise InvalidRequest(
+            "a file has an empty path",
+            next_steps=["name the file by its path inside the version, such as model.safetensors"],
+        )
     if _utf8_length(path) > PATH_MAX_BYTES:
         raise InvalidRequest(
-            f"path {path[:80]!r}… has {_utf8_length(path)} bytes; at most {PATH_MAX_BYTES} are taken"
+            f"path {path[:80]!r}… has {_utf8_length(path)} bytes; at most {PATH_MAX_BYTES} are taken",
+            next_steps=["give a shorter path"],
         )
     if (why := _fault(path)) is not None:
-        raise InvalidRequest(f"path {path!r} is refused: {why}")
+        raise InvalidRequest(f"path {path!r} is refused: {why}", next_steps=[f"in a file's path {PLAIN}"])
     return path
 
 
@@ -58,7 +68,8 @@ def check_together(paths: Iterable[str]) -> None:
             raise InvalidRequest(
                 f"path {path!r} is given twice"
                 if seen[fold] == path
-                else f"paths {seen[fold]!r} and {path!r} are one file where case or accents do not count"
+                else f"paths {seen[fold]!r} and {path!r} are one file where case or accents do not count",
+                next_steps=["name each file once, under a path of its own"],
             )
         seen[fold] = path
         parts = fold.split("/")
@@ -66,7 +77,10 @@ def check_together(paths: Iterable[str]) -> None:
             folders.setdefault("/".join(parts[:depth]), path)
     for fold, path in seen.items():
         if fold in folders:
-            raise InvalidRequest(f"path {path!r} is a file, and {folders[fold]!r} needs it as a folder")
+            raise InvalidRequest(
+                f"path {path!r} is a file, and {folders[fold]!r} needs it as a folder",
+                next_steps=["give one of the two another path"],
+            )
 
 
 def folded(path: str) -> str:

@@ -86,7 +86,8 @@ def parse_rate(text: str) -> int | None:
     rate = round(float(match[1]) * UNITS[match[2].upper()]) if match else 0
     if rate == 0:
         raise InvalidRequest(
-            f"{text!r} is no cap; expected a size a second such as 50MB or 50MiB/s, or unlimited, or pause"
+            f"{text!r} is no cap; expected a size a second such as 50MB or 50MiB/s, or unlimited, or pause",
+            next_steps=["write it as in 50MB/s, unlimited or pause"],
         )
     return rate
 
@@ -97,7 +98,10 @@ def parse_schedule(text: str) -> tuple[Rule, ...]:
     for entry in text.split(","):
         when, equals, rate = entry.partition("=")
         if not equals:
-            raise InvalidRequest(f"{entry.strip()!r} in the schedule is no entry; expected TIME=CAP or *=CAP")
+            raise InvalidRequest(
+                f"{entry.strip()!r} in the schedule is no entry; expected TIME=CAP or *=CAP",
+                next_steps=["write it as in 08:00-18:00=10MB"],
+            )
         days, start, end = _when(when.strip().lower())
         rules.append(Rule(days, start, end, parse_rate(rate)))
     return tuple(rules)
@@ -111,7 +115,8 @@ def _when(text: str) -> tuple[frozenset[int], int, int]:
     if match is None or not text:
         raise InvalidRequest(
             f"{text!r} in the schedule is no time; "
-            "expected HH:MM-HH:MM, a day or days such as mon-fri, both, or *"
+            "expected HH:MM-HH:MM, a day or days such as mon-fri, both, or *",
+            next_steps=["write it as in mon-fri 08:00-18:00"],
         )
     first, last, times = match.groups()
     days = every if first is None else _days(first, last or first)
@@ -123,7 +128,10 @@ def _when(text: str) -> tuple[frozenset[int], int, int]:
 def _days(first: str, last: str) -> frozenset[int]:
     for day in (first, last):
         if day not in DAYS:
-            raise InvalidRequest(f"{day!r} in the schedule is no day; expected one of {', '.join(DAYS)}")
+            raise InvalidRequest(
+                f"{day!r} in the schedule is no day; expected one of {', '.join(DAYS)}",
+                next_steps=["write it as in mon or mon-fri"],
+            )
     start, count = DAYS.index(first), (DAYS.index(last) - DAYS.index(first)) % 7
     return frozenset((start + n) % 7 for n in range(count + 1))
 
@@ -134,9 +142,15 @@ def _minutes(times: str) -> tuple[int, int]:
     hours_minutes = [int(part) for part in match.groups()]
     start, end = (hours_minutes[n] * 60 + hours_minutes[n + 1] for n in (0, 2))
     if max(hours_minutes[1], hours_minutes[3]) > 59 or start >= DAY_MINUTES or end > DAY_MINUTES:
-        raise InvalidRequest(f"{times!r} in the schedule is no time of a day; expected 00:00 to 24:00")
+        raise InvalidRequest(
+            f"{times!r} in the schedule is no time of a day; expected 00:00 to 24:00",
+            next_steps=["write it as in 08:00-18:00"],
+        )
     if start == end:
-        raise InvalidRequest(f"{times!r} in the schedule is no time at all; for the whole day leave it out")
+        raise InvalidRequest(
+            f"{times!r} in the schedule is no time at all; for the whole day leave it out",
+            next_steps=["give an end that is not the beginning"],
+        )
     return start, end
 
 

@@ -60,7 +60,11 @@ def refusal(said: Said, *, what: str, base_url: str, has_token: bool) -> LlmgwEr
         return Denied(f"the registry refuses {what}{words}", code="registry_refuses",
                       next_steps=["see in the registry what its token may do"])  # fmt: skip
     if said.status in (400, 413, 414, 422):
-        return InvalidRequest(f"the registry does not take this request{words}", code="registry_refuses")
+        return InvalidRequest(
+            f"the registry does not take this request{words}",
+            code="registry_refuses",
+            next_steps=["correct what its words are about; a name or a revision, as a rule"],
+        )
     return Unavailable(
         f"the registry at {base_url} answered {said.status} when asked for {what}{words}",
         code="registry_odd",

@@ -39,7 +39,8 @@ def check_peer_url(url: object) -> str:
             raise ValueError
     except ValueError:
         raise InvalidRequest(
-            f"a peer's url is http://HOST:PORT or https://HOST:PORT, not {url!r:.80}"
+            f"a peer's url is http://HOST:PORT or https://HOST:PORT, not {url!r:.80}",
+            next_steps=["see the agent's setting for its own address"],
         ) from None
     return url
 
@@ -57,7 +58,10 @@ class Swarm:
         """A node says what it has. Raises InvalidRequest when there are too many already."""
         self._forget(now)
         if url not in self._peers and len(self._peers) >= PEERS_MOST:
-            raise InvalidRequest(f"{PEERS_MOST} nodes share this version already; ask for pieces alone")
+            raise InvalidRequest(
+                f"{PEERS_MOST} nodes share this version already; ask for pieces alone",
+                next_steps=["ask for pieces alone, and announce yourself later"],
+            )
         done = have.bit_count() == self._count
         self._peers[url] = Peer(url, have, done, now + TTL_S)
 

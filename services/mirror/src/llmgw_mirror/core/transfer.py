@@ -100,6 +100,8 @@ class Refuse:
 
     error: str
     spoiled: bool = False
+    #: Where whoever refused it has said what to do.
+    next_steps: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
