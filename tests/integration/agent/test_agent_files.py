@@ -1,6 +1,7 @@
 """What the agent keeps on disk: journal entries, logs of engines, and that a failed write is told."""
 
 import asyncio
+import hashlib
 import os
 import signal
 import sys
@@ -10,8 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from llmgw_agent.adapters import procfs
+from llmgw_agent.adapters import procfs, weights_store
 from llmgw_agent.adapters.fetching import FetchLimits, Weights
+from llmgw_agent.adapters.files import read_json as read_manifest
 from llmgw_agent.adapters.files import write_json
 from llmgw_agent.adapters.journal import Journal
 from llmgw_agent.adapters.processes import last_lines, prune, rotate
@@ -138,6 +140,44 @@ def test_reading_weights_is_given_up_when_told(tmp_path: Path) -> None:
         hash_file(path, stop)
     with pytest.raises(Unavailable, match="given up"):
         PartialFile(path, WeightsFile("f", 200, "0" * 64), stop)
+
+
+def published(store: WeightsStore, version: str, data: bytes) -> str:
+    """A version of one file; its sha256."""
+    file = WeightsFile("w.bin", len(data), hashlib.sha256(data).hexdigest())
+    listing = Listing(WeightsKey("org/m", version), (file,))
+    (store.begin(listing) / file.path).write_bytes(data)
+    store.publish(listing)
+    return file.sha256
+
+
+def test_content_is_found_without_reading_every_manifest_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A client that reads in ranges asks for it hundreds of times."""
+    store = WeightsStore(tmp_path)
+    read: list[Path] = []
+
+    def reading(path: Path) -> object:
+        read.append(path)
+        return read_manifest(path)
+
+    monkeypatch.setattr(weights_store, "read_json", reading)
+    one, two = published(store, "v1", b"one"), published(store, "v2", b"two")
+    for _ in range(3):
+        for sha256 in (one, two):
+            assert store.find(sha256) is not None
+    assert len(read) == 2, "each manifest once"
+    three = published(store, "v2", b"three")
+    assert store.find(two) is None
+    found = store.find(three)
+    assert found is not None
+    assert found.read_bytes() == b"three"
+    assert len(read) == 3
+    found.write_bytes(b"THREE")
+    assert store.find(three) is None, "it was written to since its checksum was seen to match"
+    store.remove(WeightsKey("org/m", "v1"))
+    assert store.find(one) is None
 
 
 def test_a_partial_file_longer_than_listed_starts_anew(tmp_path: Path) -> None:

@@ -33,6 +33,8 @@ class WeightsStore:
     def __init__(self, root: Path) -> None:
         self.root = root
         self._numbers = itertools.count()
+        #: Of published versions, with how the manifest looked when it was read; for `find`.
+        self._contents: dict[Path, tuple[list[int] | None, dict[str, tuple[Path, list[int]]]]] = {}
         #: Two removals at once must not delete the same tree.
         self._emptying = threading.Lock()
         for name in (".partial", ".trash"):
@@ -132,19 +134,28 @@ class WeightsStore:
 
     def find(self, sha256: str) -> Path | None:
         """A file of a published version with this content, unchanged since its checksum was seen to match."""
-        for place in sorted(self.root.glob("[!.]*/*")):
-            try:
-                manifest = read_json(place / "manifest.json")
-                files = manifest["files"] if manifest is not None else []
-                found = next((one for one in files if one["sha256"] == sha256), None)
-                if found is None:
-                    continue
-                path = place / "files" / str(found["path"])
-                if _look(path) == found["seen"]:
-                    return path
-            except (ValueError, TypeError, KeyError):
-                continue  # a damaged manifest: its version counts as not here
+        places = sorted(self.root.glob("[!.]*/*"))
+        for gone in set(self._contents) - set(places):
+            self._contents.pop(gone, None)  # others do the same meanwhile
+        for place in places:
+            one = self._contents_of(place).get(sha256)
+            if one is not None and _look(one[0]) == one[1]:
+                return one[0]
         return None
+
+    def _contents_of(self, place: Path) -> dict[str, tuple[Path, list[int]]]:
+        """By sha256: a version's files, and how they looked. Read again when the manifest looks different."""
+        look, known = _look(place / "manifest.json"), self._contents.get(place)
+        if known is not None and known[0] == look:
+            return known[1]
+        try:
+            manifest = read_json(place / "manifest.json")
+            files = manifest["files"] if manifest is not None else []
+            found = {one["sha256"]: (place / "files" / str(one["path"]), one["seen"]) for one in files}
+        except (ValueError, TypeError, KeyError):
+            found = {}  # a damaged manifest: its version counts as not here
+        self._contents[place] = (look, found)
+        return found
 
     def missing_bytes(self, listing: Listing) -> int:
         """What is still to be fetched of a partial version."""
