@@ -170,7 +170,8 @@ def lines(report: Report) -> list[str]:
         said.append(f"  {count} removed {versions} can be restored: {size} bytes")
     count, size = report.unnamed
     if count:
-        said.append(f"  {count} contents of {size} bytes belong to no version; the next start removes them")
+        gone = "a running mirror removes them within a minute"
+        said.append(f"  {count} contents of {size} bytes belong to no version; {gone}")
     said.append(
         "recorded in Postgres" if report.recorded else "no dsn: nothing to record in, the store says it all"
     )

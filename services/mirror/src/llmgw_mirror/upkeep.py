@@ -88,7 +88,7 @@ class Upkeep:
         await self._tell(self.last_seen)
 
     async def tidy(self) -> None:
-        """At start and now and then: what crashes left behind and nobody needs any more. Raises Unavailable
+        """At start and every minute: what crashes left behind and nobody needs any more. Raises Unavailable
         when the ledger is."""
         await self._threads.run(lambda: self._store.sweep(now=self._clock.unix_s()))
         # First, so that a label left by a finished fetch does not hold on to content for ever.

@@ -16,7 +16,7 @@ from llmgw_kit.errors import Unavailable
 T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
 
-#: Of files being written; what a crash leaves of them is swept at a later start.
+#: Of files being written; what a crash leaves of them is swept when it is an hour old.
 TEMPORARY = ".tmp-"
 
 #: Of one read of a file that goes through this process.
