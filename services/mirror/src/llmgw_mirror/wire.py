@@ -3,6 +3,7 @@
 from collections.abc import Iterable
 
 from llmgw.v1 import common_pb2, mirror_pb2
+from llmgw_kit.text import storable
 from llmgw_mirror.core.origins import shown
 from llmgw_mirror.core.versions import FileView, Repository, Source, VersionView, WeightsState
 from llmgw_mirror.downloads import Download
@@ -14,6 +15,15 @@ STATES = {
     WeightsState.VERIFYING: mirror_pb2.WEIGHTS_STATE_VERIFYING,
     WeightsState.PRESENT: mirror_pb2.WEIGHTS_STATE_PRESENT,
 }
+
+#: What uint64 carries.
+_MOST = 2**64 - 1
+
+
+def size_to(size: int | None) -> int | None:
+    """None for what no message carries: versions stored before sizes were bounded are listed too, and one of
+    them must not cost the others."""
+    return size if size is not None and 0 <= size <= _MOST else None
 
 
 def source_from(message: common_pb2.WeightsSource) -> Source:
@@ -35,7 +45,12 @@ def repository_from(message: mirror_pb2.Repository) -> Repository:
 
 
 def repository_to(repository: Repository) -> mirror_pb2.Repository:
-    return mirror_pb2.Repository(id=repository.id, commit=repository.commit, revision=repository.revision)
+    revision = repository.revision
+    return mirror_pb2.Repository(
+        id=storable(repository.id),
+        commit=storable(repository.commit),
+        revision=None if revision is None else storable(revision),
+    )
 
 
 def sources_from(messages: Iterable[common_pb2.WeightsSource]) -> list[Source]:
@@ -47,14 +62,14 @@ def file_to(view: FileView) -> mirror_pb2.WeightsFile:
     message = mirror_pb2.WeightsFile(
         path=view.source.path,
         state=STATES[view.state],
-        received_bytes=view.received_bytes,
-        source_url=shown(view.source.url),
+        received_bytes=min(view.received_bytes, _MOST),
+        source_url=storable(shown(view.source.url)),
         companion=view.source.companion,
         cancelled=view.cancelled,
         proof=None if view.proof is None else view.proof.value,
     )
-    if view.size_bytes is not None:
-        message.size_bytes = view.size_bytes
+    if (size := size_to(view.size_bytes)) is not None:
+        message.size_bytes = size
     if view.state is WeightsState.PRESENT and view.sha256 is not None:
         message.sha256 = view.sha256
     if view.state is WeightsState.FETCHING:
@@ -63,7 +78,7 @@ def file_to(view: FileView) -> mirror_pb2.WeightsFile:
         if view.eta_s is not None:
             message.eta_s = view.eta_s
     if view.error is not None:
-        message.error = view.error
+        message.error = storable(view.error)
     return message
 
 
@@ -75,8 +90,8 @@ def version_to(view: VersionView) -> mirror_pb2.WeightsVersion:
         files=[file_to(file) for file in view.files],
         repository=None if view.repository is None else repository_to(view.repository),
         created_at_unix_s=view.created_at,
-        received_bytes=view.received_bytes,
-        total_bytes=view.total_bytes,
+        received_bytes=min(view.received_bytes, _MOST),
+        total_bytes=size_to(view.total_bytes),
         rate_bytes_s=view.rate_bytes_s,
         eta_s=view.eta_s,
         verified_at_unix_s=view.verified_at,

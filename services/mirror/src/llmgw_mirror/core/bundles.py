@@ -11,6 +11,8 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from llmgw_kit.errors import Conflict, InvalidRequest
+from llmgw_kit.text import is_storable
+from llmgw_mirror.core.bounds import FILE_MAX_BYTES, is_time
 from llmgw_mirror.core.names import check_name
 from llmgw_mirror.core.origins import without_query
 from llmgw_mirror.core.versions import FILES_MAX, SHA256, Proof, Receipt, Repository, Source, Wish, wish
@@ -191,7 +193,7 @@ def parse(data: bytes) -> Manifest:
             raise InvalidRequest(f"the bundle has format {said['format']!r}; this release reads {FORMAT}")
         manifest = Manifest(
             check_bundle_name(_text(said["name"])),
-            float(said["created_at"]),
+            _time(said["created_at"]),
             tuple(_version(one) for one in said["versions"]),
             tuple(Blob(_sha256(one["sha256"]), _size(one["size_bytes"])) for one in said["blobs"]),
             None if said["since"] is None else check_bundle_name(_text(said["since"])),
@@ -237,7 +239,7 @@ def _version(said: Mapping[str, Any]) -> PackedVersion:
     return PackedVersion(
         _text(said["model"]),
         _text(said["version"]),
-        float(said["created_at"]),
+        _time(said["created_at"]),
         tuple(_packed(one) for one in said["files"]),
         repository,
         None if listing is None else tuple(_text(path) for path in listing),
@@ -253,7 +255,7 @@ def _packed(said: Mapping[str, Any]) -> Packed:
         None if said["sha256"] is None else _sha256(said["sha256"]),
         None if size is None else _size(size),
         None if git_id is None else _text(git_id),
-        companion=bool(said["companion"]),
+        companion=_truth(said["companion"]),
     )
     return Packed(source, _sha256(said["content"]), _size(said["bytes"]), Proof(said["proof"]))
 
@@ -261,6 +263,20 @@ def _packed(said: Mapping[str, Any]) -> Packed:
 def _text(value: object) -> str:
     if not isinstance(value, str):
         raise TypeError(f"{str(value)[:40]!r} is no text")
+    if not is_storable(value):
+        raise ValueError(f"{value[:40]!r} holds what no store takes")
+    return value
+
+
+def _time(value: Any) -> float:
+    if not is_time(value):
+        raise TypeError(f"{str(value)[:40]!r} is no time")
+    return float(value)
+
+
+def _truth(value: object) -> bool:
+    if not isinstance(value, bool):
+        raise TypeError(f"{str(value)[:40]!r} is neither true nor false")
     return value
 
 
@@ -271,6 +287,6 @@ def _sha256(value: object) -> str:
 
 
 def _size(value: object) -> int:
-    if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value < 2**62:
+    if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value <= FILE_MAX_BYTES:
         raise TypeError(f"{str(value)[:40]!r} is no size")
     return value

@@ -10,8 +10,9 @@ from typing import Any
 
 from llmgw_kit.errors import InvalidRequest
 from llmgw_kit.text import shortened, visible
+from llmgw_mirror.core.bounds import FILE_MAX_BYTES
 from llmgw_mirror.core.names import check_path, folded
-from llmgw_mirror.core.odd_values import COUNT_MAX, WORD_MAX_CHARS, kind
+from llmgw_mirror.core.odd_values import WORD_MAX_CHARS, kind
 from llmgw_mirror.core.registry_names import COMMIT
 from llmgw_mirror.core.versions import FILES_MAX, SHA256
 from llmgw_mirror.core.weight_files import is_weight
@@ -99,7 +100,7 @@ def _file(path: str, row: Mapping[str, Any]) -> ListedFile:
 def _size(value: Any) -> tuple[int | None, str | None]:
     if value is None:
         return None, "the registry names no size"
-    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= COUNT_MAX:
+    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= FILE_MAX_BYTES:
         return None, f"its size is {kind(value)}"
     return value, None
 

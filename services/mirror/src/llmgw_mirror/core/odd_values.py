@@ -7,7 +7,7 @@ from llmgw_kit.text import shortened, visible
 
 #: Words of others that are shown are cut to this.
 WORD_MAX_CHARS = 100
-#: Largest count and size that the wire and the stores carry.
+#: Largest count that the wire and the stores carry.
 COUNT_MAX = 2**63 - 1
 
 

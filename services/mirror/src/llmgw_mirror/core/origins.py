@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from urllib.parse import unquote, urljoin, urlsplit
 
 from llmgw_kit.errors import InvalidRequest, LlmgwError
+from llmgw_mirror.core.bounds import check_url_text
 
 SCHEMES = ("http", "https", "file")
 #: Hops to follow; the Hub needs two (its resolve cache, then a CDN).
@@ -19,6 +20,7 @@ class BadRedirect(LlmgwError):
 
 def check_url(url: str, *, what: str) -> None:
     """Raises InvalidRequest saying what was expected."""
+    check_url_text(url, what=what)
     if any(ord(character) <= 0x20 or ord(character) == 0x7F for character in url):
         raise InvalidRequest(f"{what} holds a blank or a control character: {shown(url)!r}")
     try:

@@ -11,8 +11,10 @@ from datetime import UTC, datetime
 from enum import Enum
 
 from llmgw_kit.errors import InvalidRequest
+from llmgw_mirror.core.bounds import check_size, check_sums
 from llmgw_mirror.core.names import check_name, check_path, check_together
 from llmgw_mirror.core.origins import check_url
+from llmgw_mirror.core.registry_names import check_repository, check_revision
 
 #: Most files of one version; the largest repositories known have a few hundred.
 FILES_MAX = 10_000
@@ -277,11 +279,26 @@ def wish(
         raise InvalidRequest(f"version {version!r} names {len(files)} files; at most {FILES_MAX} are taken")
     checked = tuple(sorted((_checked(file) for file in files), key=lambda file: file.path))
     check_together(file.path for file in checked)
-    if repository is not None and not COMMIT.fullmatch(repository.commit):
-        raise InvalidRequest(
-            f"the commit of {repository.id!r} is {repository.commit!r}; expected 40 hexadecimal digits"
-        )
+    check_sums(
+        version,
+        (file.size_bytes or 0 for file in checked),
+        (text for file in checked for text in (file.path, file.url)),
+    )
+    if repository is not None:
+        _check_place(repository)
     return Wish(model, version, now, checked, repository)
+
+
+def _check_place(place: Repository) -> None:
+    """By the rules for what the registry is asked: nothing else can be one of its repositories."""
+    check_repository(place.id)
+    if not COMMIT.fullmatch(place.commit):
+        raise InvalidRequest(
+            f"the commit of {place.id!r} is {place.commit[:80]!r}; expected 40 hexadecimal digits",
+            next_steps=["give the commit in full, as the registry shows it"],
+        )
+    if place.revision is not None:
+        check_revision(place.revision)
 
 
 def _checked(file: Source) -> Source:
@@ -292,8 +309,7 @@ def _checked(file: Source) -> Source:
         raise InvalidRequest(
             f"the checksum of {file.path!r} is {file.sha256!r}; expected 64 hexadecimal digits (sha256)"
         )
-    if file.size_bytes is not None and not 0 <= file.size_bytes < 2**63:
-        raise InvalidRequest(f"the size of {file.path!r} is {file.size_bytes}; expected 0 to 2^63-1 bytes")
+    check_size(file.path, file.size_bytes)
     git_id = None if file.git_id is None else file.git_id.lower()
     if git_id is not None and not GIT_ID.fullmatch(git_id):
         raise InvalidRequest(
