@@ -311,8 +311,8 @@ class Store:
         return sorted(entry.name for folder in self.blobs.iterdir() for entry in folder.iterdir())
 
     def sweep(self, *, now: float) -> None:
-        """At start and every minute: what crashes left behind. An unfinished small file may be another mirror's
-        and be renamed in the next millisecond, so it must be an hour old."""
+        """At start and every minute: what crashes left behind. An unfinished small file may be another
+        mirror's and be renamed in the next millisecond, so it must be an hour old."""
         for entry in self.trash.iterdir():
             shutil.rmtree(entry, ignore_errors=True)
         for entry in (*self.versions.glob(f"*/{TEMPORARY}*"), *self.parts.glob(f"{TEMPORARY}*")):
