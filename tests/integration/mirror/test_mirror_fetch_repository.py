@@ -4,14 +4,16 @@ import asyncio
 import json
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from llmgw_kit.errors import Conflict, InvalidRequest, LlmgwError, NotFound
+from llmgw_mirror.adapters.listings import NAME as LISTING
 from llmgw_mirror.adapters.listings import listing
 from llmgw_mirror.adapters.store import version_id
 from llmgw_mirror.core.history import Kind
-from llmgw_mirror.core.versions import Proof, VersionView, WeightsState
+from llmgw_mirror.core.versions import Proof, VersionView, WeightsState, Wish
 from llmgw_mirror.fetching_repository import Order
 
 from .finding_world import Looking, looking_in
@@ -77,6 +79,26 @@ async def test_the_usual_choice_comes_with_its_companions_byte_for_byte(
 async def test_what_the_repository_has_is_noted_beside_the_version(at: Looking) -> None:
     view = await fetched(at, Order("org/m"))
     assert listing(at.here.store, version_id(view.model, view.version)) == frozenset(FILES)
+
+
+async def test_no_death_lies_between_a_version_and_what_its_repository_has(
+    at: Looking, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store, seen = at.here.store, []
+    real = store.create
+
+    def create(wish: Wish, **beside: Any) -> bool:
+        made = real(wish, **beside)
+        seen.append(listing(store, version_id(wish.model, wish.version)))
+        return made
+
+    monkeypatch.setattr(store, "create", create)
+    view = await fetched(at, Order("org/m"))
+    assert seen == [frozenset(FILES)]
+    # Of a version that came without, it is noted when it is asked for again.
+    (store.versions / version_id(view.model, view.version) / LISTING).unlink()
+    await at.fetching.fetch(Order("org/m"))
+    assert listing(store, version_id(view.model, view.version)) == frozenset(FILES)
 
 
 async def test_the_same_order_again_fetches_nothing(at: Looking, hub: HubRegistry) -> None:

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from llmgw_kit.clock import Clock
 from llmgw_kit.errors import Conflict, InvalidRequest
 from llmgw_mirror.adapters.disk import DiskThreads
-from llmgw_mirror.adapters.listings import put_listing
+from llmgw_mirror.adapters.listings import NAME as LISTING
+from llmgw_mirror.adapters.listings import listing_bytes, put_listing
 from llmgw_mirror.adapters.store import Store, version_id
 from llmgw_mirror.core import warnings
 from llmgw_mirror.core.choosing import Chosen, choose
@@ -87,10 +88,14 @@ class FetchingRepository:
         # A version that is known was let in before.
         if plan.known is None and (refusing := warnings.refusing(plan.answer.warnings, order.accepted)):
             raise _refused(order.repository, refusing)
+        paths = look.listing.paths
         view = await self._mirror.fetch(
-            plan.model, plan.version, plan.sources, repository=look.repository, asked_by=order.asked_by
-        )
-        await self._note_listing(plan, look.listing)
+            plan.model, plan.version, plan.sources, repository=look.repository, asked_by=order.asked_by,
+            beside=None if paths is None else {LISTING: listing_bytes(paths)},
+        )  # fmt: skip
+        if plan.known is not None:
+            # It may have come in a bundle, or from a release that noted none.
+            await self._note_listing(plan, look.listing)
         return Ordered(view, plan.answer.warnings, plan.answer.bytes_to_fetch)
 
     async def _planned(self, order: Order, look: Look) -> _Plan:

@@ -1,7 +1,7 @@
 """The mirror as its callers know it: versions asked for and listed."""
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from llmgw_kit.clock import Clock
@@ -33,13 +33,13 @@ class Mirror:
 
     async def fetch(
         self, model: str, version: str, files: Sequence[Source], *, repository: Repository | None = None,
-        asked_by: str | None = None,
+        asked_by: str | None = None, beside: Mapping[str, bytes] | None = None,
     ) -> VersionView:  # fmt: skip
         """Bring a version here, or say how far it is. Failed files are tried again, if not too soon; what
         somebody cancelled stays so.
 
-        Without files: a version asked for before, its failed and cancelled files at once.
-        Raises InvalidRequest, Conflict, Unavailable."""
+        Without files: a version asked for before, its failed and cancelled files at once. `beside`: see
+        Store.create. Raises InvalidRequest, Conflict, Unavailable."""
         if not files:
             try:
                 return await self._steering.retry(model, version, asked_by=asked_by)
@@ -49,7 +49,7 @@ class Mirror:
                 ) from None
         vid = version_id(model, version)
         async with self._flights.changing:
-            stored, created = await self._wished(model, version, files, repository)
+            stored, created = await self._wished(model, version, files, repository, beside)
             stored = await self._flights.retry_failed(vid, stored, at_once=False)
             await self._flights.start_missing(vid, stored)
         self._flights.landed.set()
@@ -75,14 +75,15 @@ class Mirror:
         return await self._steering.retry(model, version, paths, asked_by=asked_by)
 
     async def _wished(
-        self, model: str, version: str, files: Sequence[Source], repository: Repository | None
-    ) -> tuple[Stored, bool]:
+        self, model: str, version: str, files: Sequence[Source], repository: Repository | None,
+        beside: Mapping[str, bytes] | None,
+    ) -> tuple[Stored, bool]:  # fmt: skip
         """And whether it is new."""
         asked = wish(model, version, files, now=self._clock.unix_s(), repository=repository)
         vid = version_id(model, version)
         for _ in range(3):
             try:
-                created = await self._threads.run(self._store.create, asked)
+                created = await self._threads.run(lambda: self._store.create(asked, beside=beside))
             except OSError as e:
                 raise Unavailable(
                     f"the version cannot be noted on the disk: {e.strerror or e}",
