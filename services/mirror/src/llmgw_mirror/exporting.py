@@ -263,7 +263,11 @@ async def watched(task: asyncio.Task[None], progress: Progress, clock: Clock) ->
         finally:
             await cancel_all(tick)
     if task.cancelled():
-        raise Unavailable("the mirror is stopping; what is done stays", code="stopping")
+        raise Unavailable(
+            "the mirror is stopping; what is done stays",
+            code="stopping",
+            next_steps=["export again once it runs: it goes on from there"],
+        )
     if (error := task.exception()) is not None:
         raise error
     yield replace(progress)

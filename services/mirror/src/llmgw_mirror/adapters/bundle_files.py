@@ -147,7 +147,11 @@ class BundleFolder:
                             next_steps=["copy it again, and compare with its .sha256 file"],
                         )
         except FileNotFoundError:
-            raise NotFound(f"of bundle {name!r} only the manifest is here", code="unknown_bundle") from None
+            raise NotFound(
+                f"of bundle {name!r} only the manifest is here",
+                code="unknown_bundle",
+                next_steps=["bring the bundle itself into the folder"],
+            ) from None
         except OSError as e:
             raise _unreadable(path, e) from e
         return path, planned, manifest
@@ -278,7 +282,10 @@ def _manifest_of(path: Path) -> Manifest:
         with path.open("rb") as file:
             size = manifest_size(file.read(BLOCK))
             if size is None or size > MANIFEST_MAX_BYTES:
-                raise InvalidRequest(f"{path.name} is no bundle of this release")
+                raise InvalidRequest(
+                    f"{path.name} is no bundle of this release",
+                    next_steps=["export it again at a mirror of this release"],
+                )
             return parse(file.read(size))
     except FileNotFoundError:
         raise

@@ -78,10 +78,14 @@ class FileAnswers:
         try:
             fd = await self._threads.run(os.open, self._content(sha256), os.O_RDONLY)
         except FileNotFoundError:
-            raise Unavailable("the content went away in this moment", retry_after_s=1.0) from None
+            raise Unavailable(
+                "the content went away in this moment", retry_after_s=1.0, next_steps=["ask again"]
+            ) from None
         except OSError as e:
             raise Unavailable(
-                f"content {sha256} cannot be opened: the disk says {e.strerror or e}", code="disk_trouble"
+                f"content {sha256} cannot be opened: the disk says {e.strerror or e}",
+                code="disk_trouble",
+                next_steps=["see what the system logs of the mirror's disk"],
             ) from None
         self.served.open += 1
         transport = request.transport

@@ -111,7 +111,7 @@ class SwarmHttp:
         _, found = await self._found(request)
         lacks = bits_from_hex((await _object(request)).get("lacks"), found.layout.count, what="lacks")
         if lacks == 0:
-            raise InvalidRequest("the node lacks no piece")
+            raise InvalidRequest("the node lacks no piece", next_steps=["ask only while pieces are lacking"])
         async with self._turn():
             piece = found.swarm.next(lacks, now=self._clock.monotonic_s(), chance=self._chance)
             assert piece is not None
@@ -127,7 +127,12 @@ class SwarmHttp:
             async with asyncio.timeout(LINE_S):
                 await self._line.acquire()
         except TimeoutError:
-            raise Unavailable("too many nodes wait for pieces", code="busy", retry_after_s=1.0) from None
+            raise Unavailable(
+                "too many nodes wait for pieces",
+                code="busy",
+                retry_after_s=1.0,
+                next_steps=["ask again in a moment"],
+            ) from None
         try:
             yield
         finally:
@@ -154,12 +159,17 @@ class SwarmHttp:
         view = await self._mirror.version(model, version)
         if view is None:
             self._versions.pop((model, version), None)
-            raise NotFound(f"version {version!r} of {model!r} is not known here", code="unknown_version")
+            raise NotFound(
+                f"version {version!r} of {model!r} is not known here",
+                code="unknown_version",
+                next_steps=["what is here: llmgwctl mirror versions"],
+            )
         if view.state is not WeightsState.PRESENT:
             raise Unavailable(
                 f"version {version!r} of {model!r} is {view.state.value} here",
                 code="not_present",
                 retry_after_s=1.0,
+                next_steps=["wait; how far it is: llmgwctl mirror downloads"],
             )
         # Looked up anew: of many first requests at once, one begins the swarm and the rest join it.
         known = self._versions.get((model, version))
@@ -181,5 +191,5 @@ async def _object(request: web.Request) -> dict[str, object]:
     except ValueError:
         body = None
     if not isinstance(body, dict):
-        raise InvalidRequest("the body is no JSON object")
+        raise InvalidRequest("the body is no JSON object", next_steps=["send a JSON object"])
     return body

@@ -69,15 +69,24 @@ class BundleUpstream:
         """The opened bundle, where the content begins, its size and hash."""
         name, _, sha256 = url.removeprefix(f"{SCHEME}:").partition("/")
         if self._folder is None:
-            raise Refused("the mirror has no bundle folder any more; set bundle_dir again")
+            raise Refused(
+                "the mirror has no bundle folder any more; set bundle_dir again",
+                next_steps=["set bundle_dir to the folder it was imported from"],
+            )
         try:
             path, planned, _ = self._folder.checked(name)
         except LlmgwError as e:
-            raise Refused(e.text) from None
+            raise Refused(e.text, next_steps=e.next_steps) from None
         member = planned.content_at(sha256)
         if member is None:
-            raise Refused(f"bundle {name!r} does not have the content {sha256[:12]}…")
+            raise Refused(
+                f"bundle {name!r} does not have the content {sha256[:12]}…",
+                next_steps=["import the bundle again, whole"],
+            )
         try:
             return os.open(path, os.O_RDONLY), member.start, member.size_bytes, sha256
         except OSError as e:
-            raise Refused(f"bundle {name!r} cannot be read: {e.strerror or e}") from None
+            raise Refused(
+                f"bundle {name!r} cannot be read: {e.strerror or e}",
+                next_steps=["see whether the file is there and the mirror may read it"],
+            ) from None

@@ -18,6 +18,8 @@ from llmgw_mirror.core.origins import without_query
 from llmgw_mirror.core.versions import FILES_MAX, SHA256, Proof, Receipt, Repository, Source, Wish, wish
 
 FORMAT = 1
+#: After a manifest that contradicts itself.
+MADE_ANEW = "have it exported again: it was damaged, or changed by hand"
 #: Of one bundle: fifty of the largest repositories known.
 VERSIONS_MAX = 1_000
 #: What a manifest may weigh; one of ten thousand files has about 4 MB.
@@ -128,7 +130,10 @@ def plan_export(name: str, versions: Sequence[PackedVersion], *, since: Manifest
     if not versions:
         raise InvalidRequest("no version is named", next_steps=["which there are: llmgwctl mirror versions"])
     if len(versions) > VERSIONS_MAX:
-        raise InvalidRequest(f"{len(versions)} versions are named; at most {VERSIONS_MAX} go into one bundle")
+        raise InvalidRequest(
+            f"{len(versions)} versions are named; at most {VERSIONS_MAX} go into one bundle",
+            next_steps=["make several bundles of them"],
+        )
     before = frozenset() if since is None else since.content
     needed = {file.content: file.size_bytes for version in versions for file in version.files}
     blobs = tuple(Blob(sha256, size) for sha256, size in needed.items() if sha256 not in before)
@@ -190,7 +195,10 @@ def parse(data: bytes) -> Manifest:
     try:
         said = json.loads(data)
         if said["format"] != FORMAT:
-            raise InvalidRequest(f"the bundle has format {said['format']!r}; this release reads {FORMAT}")
+            raise InvalidRequest(
+                f"the bundle has format {said['format']!r}; this release reads {FORMAT}",
+                next_steps=["export it again at a mirror of this release"],
+            )
         manifest = Manifest(
             check_bundle_name(_text(said["name"])),
             _time(said["created_at"]),
@@ -201,7 +209,7 @@ def parse(data: bytes) -> Manifest:
         )
     except (ValueError, KeyError, TypeError, RecursionError) as e:
         raise InvalidRequest(
-            f"the bundle's manifest cannot be read: {type(e).__name__} {str(e)[:120]}"
+            f"the bundle's manifest cannot be read: {type(e).__name__} {str(e)[:120]}", next_steps=[MADE_ANEW]
         ) from None
     return _consistent(manifest)
 
@@ -209,25 +217,33 @@ def parse(data: bytes) -> Manifest:
 def _consistent(manifest: Manifest) -> Manifest:
     sizes: dict[str, int] = {blob.sha256: blob.size_bytes for blob in manifest.blobs}
     if len(sizes) != len(manifest.blobs):
-        raise InvalidRequest("the bundle's manifest lists one content twice")
+        raise InvalidRequest("the bundle's manifest lists one content twice", next_steps=[MADE_ANEW])
     if not 0 < len(manifest.versions) <= VERSIONS_MAX:
         raise InvalidRequest(
-            f"the bundle holds {len(manifest.versions)} versions; 1 to {VERSIONS_MAX} are taken"
+            f"the bundle holds {len(manifest.versions)} versions; 1 to {VERSIONS_MAX} are taken",
+            next_steps=["make several bundles of them"],
         )
     for version in manifest.versions:
         version.wish()
         for file in version.files:
             if sizes.get(file.content, file.size_bytes) != file.size_bytes:
-                raise InvalidRequest(f"the bundle's manifest gives {file.source.path!r} two sizes")
+                raise InvalidRequest(
+                    f"the bundle's manifest gives {file.source.path!r} two sizes", next_steps=[MADE_ANEW]
+                )
     strange = manifest.content ^ (sizes.keys() | set(manifest.elsewhere))
     if strange:
-        raise InvalidRequest("the bundle's manifest lists other content than its versions have")
+        raise InvalidRequest(
+            "the bundle's manifest lists other content than its versions have", next_steps=[MADE_ANEW]
+        )
     return manifest
 
 
 def _version(said: Mapping[str, Any]) -> PackedVersion:
     if len(said["files"]) > FILES_MAX:
-        raise InvalidRequest(f"a version of the bundle has {len(said['files'])} files; at most {FILES_MAX}")
+        raise InvalidRequest(
+            f"a version of the bundle has {len(said['files'])} files; at most {FILES_MAX}",
+            next_steps=[MADE_ANEW],
+        )
     place = said["repository"]
     repository = None
     if place is not None:
