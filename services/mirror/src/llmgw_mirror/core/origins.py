@@ -12,6 +12,10 @@ REDIRECTS_MAX = 10
 _PORTS = {"http": 80, "https": 443}
 
 
+#: A redirect is upstream's to mend.
+ASK_UPSTREAM = "name the URL that the file is at in the end, or have upstream mend its redirect"
+
+
 class BadRedirect(LlmgwError):
     """A redirect that must not be followed."""
 
@@ -22,15 +26,21 @@ def check_url(url: str, *, what: str) -> None:
     """Raises InvalidRequest saying what was expected."""
     check_url_text(url, what=what)
     if any(ord(character) <= 0x20 or ord(character) == 0x7F for character in url):
-        raise InvalidRequest(f"{what} holds a blank or a control character: {shown(url)!r}")
+        raise InvalidRequest(
+            f"{what} holds a blank or a control character: {shown(url)!r}",
+            next_steps=["quote it: a blank is %20"],
+        )
     try:
         parts = urlsplit(url)
         port = parts.port
     except ValueError as e:
-        raise InvalidRequest(f"{what} {shown(url)!r} is not a URL: {e}") from None
+        raise InvalidRequest(
+            f"{what} {shown(url)!r} is not a URL: {e}", next_steps=["give it as https://HOST/PATH"]
+        ) from None
     if parts.scheme not in SCHEMES:
         raise InvalidRequest(
-            f"{what} {shown(url)!r} has the scheme {parts.scheme!r}; expected http, https or file"
+            f"{what} {shown(url)!r} has the scheme {parts.scheme!r}; expected http, https or file",
+            next_steps=["give the URL that the file itself is at"],
         )
     if parts.scheme == "file":
         if parts.netloc not in ("", "localhost"):
@@ -39,12 +49,19 @@ def check_url(url: str, *, what: str) -> None:
                 next_steps=["three slashes: file:///folder/file"],
             )
         if not parts.path.startswith("/") or "\0" in unquote(parts.path):
-            raise InvalidRequest(f"{what} {url!r} has no absolute path")
+            raise InvalidRequest(
+                f"{what} {url!r} has no absolute path", next_steps=["three slashes: file:///folder/file"]
+            )
         return
     if not parts.hostname:
-        raise InvalidRequest(f"{what} {shown(url)!r} has no host")
+        raise InvalidRequest(
+            f"{what} {shown(url)!r} has no host", next_steps=["give it as https://HOST/PATH"]
+        )
     if port == 0:
-        raise InvalidRequest(f"{what} {shown(url)!r} has port 0")
+        raise InvalidRequest(
+            f"{what} {shown(url)!r} has port 0",
+            next_steps=["give the port upstream listens on, or none for the usual one"],
+        )
     if parts.username is not None or parts.password is not None:
         # It would be stored, listed and logged; settings are masked everywhere.
         raise InvalidRequest(
@@ -78,19 +95,26 @@ def next_hop(url: str, location: str | None, *, hops: int) -> str:
 
     A relative Location keeps its query (some clients lose it, and a CDN's signature with it)."""
     if not location:
-        raise BadRedirect(f"{shown(url)} redirects without saying where")
+        raise BadRedirect(f"{shown(url)} redirects without saying where", next_steps=[ASK_UPSTREAM])
     if hops >= REDIRECTS_MAX:
-        raise BadRedirect(f"{shown(url)} is the end of {hops} redirects; no more are followed")
+        raise BadRedirect(
+            f"{shown(url)} is the end of {hops} redirects; no more are followed", next_steps=[ASK_UPSTREAM]
+        )
     target = urljoin(url, location)
     try:
         check_url(target, what="a redirect's target")
     except InvalidRequest as e:
-        raise BadRedirect(f"{shown(url)} redirects badly: {e.text}") from None
+        raise BadRedirect(f"{shown(url)} redirects badly: {e.text}", next_steps=[ASK_UPSTREAM]) from None
     scheme = urlsplit(target).scheme
     if scheme == "file":
-        raise BadRedirect(f"{shown(url)} redirects to a file URL, which only an operator may name")
+        raise BadRedirect(
+            f"{shown(url)} redirects to a file URL, which only an operator may name",
+            next_steps=[ASK_UPSTREAM],
+        )
     if urlsplit(url).scheme == "https" and scheme == "http":
-        raise BadRedirect(f"{shown(url)} redirects from https to plain http ({shown(target)})")
+        raise BadRedirect(
+            f"{shown(url)} redirects from https to plain http ({shown(target)})", next_steps=[ASK_UPSTREAM]
+        )
     return target
 
 

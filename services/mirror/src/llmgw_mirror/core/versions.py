@@ -276,7 +276,10 @@ def wish(
             next_steps=["name each file with its URL, companions of the weights included"],
         )
     if len(files) > FILES_MAX:
-        raise InvalidRequest(f"version {version!r} names {len(files)} files; at most {FILES_MAX} are taken")
+        raise InvalidRequest(
+            f"version {version!r} names {len(files)} files; at most {FILES_MAX} are taken",
+            next_steps=["make several versions of it"],
+        )
     checked = tuple(sorted((_checked(file) for file in files), key=lambda file: file.path))
     check_together(file.path for file in checked)
     check_sums(
@@ -307,13 +310,15 @@ def _checked(file: Source) -> Source:
     sha256 = None if file.sha256 is None else file.sha256.lower()
     if sha256 is not None and not SHA256.fullmatch(sha256):
         raise InvalidRequest(
-            f"the checksum of {file.path!r} is {file.sha256!r}; expected 64 hexadecimal digits (sha256)"
+            f"the checksum of {file.path!r} is {file.sha256!r}; expected 64 hexadecimal digits (sha256)",
+            next_steps=["give the sha256 that the publisher names, or none"],
         )
     check_size(file.path, file.size_bytes)
     git_id = None if file.git_id is None else file.git_id.lower()
     if git_id is not None and not GIT_ID.fullmatch(git_id):
         raise InvalidRequest(
-            f"the git id of {file.path!r} is {file.git_id!r}; expected 40 hexadecimal digits (sha1)"
+            f"the git id of {file.path!r} is {file.git_id!r}; expected 40 hexadecimal digits (sha1)",
+            next_steps=["give the id of the git blob as the registry lists it, or none"],
         )
     return Source(file.path, file.url, sha256, file.size_bytes, git_id, file.companion)
 
