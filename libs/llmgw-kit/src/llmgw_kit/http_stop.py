@@ -27,6 +27,9 @@ class Lines:
         #: With its socket, which a transport that was closed twice cannot be asked for any more.
         self._open: dict[asyncio.Transport, Any] = {}
 
+    def __len__(self) -> int:
+        return len(self._open)
+
     def made(self, line: asyncio.Transport) -> None:
         self._open[line] = line.get_extra_info("socket")
 

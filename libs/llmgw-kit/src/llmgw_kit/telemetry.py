@@ -14,6 +14,11 @@ from llmgw_kit.http_stop import LeavingRunner, Lines
 
 #: How long a client may take to send its request's head, on every HTTP listener (M4).
 HEADER_TIMEOUT_S = 10.0
+#: To one connection too many.
+FULL = (
+    b"HTTP/1.1 503 Service Unavailable\r\nRetry-After: 1\r\nConnection: close\r\n"
+    b"Content-Type: text/plain\r\nContent-Length: 33\r\n\r\ntoo many connections; ask again\r\n"
+)
 
 Ready = Callable[[], Awaitable[tuple[bool, str]]]
 
@@ -62,12 +67,14 @@ class _TimedHandler(web.RequestHandler):
     Counted from the accept for the first request, and from the first byte of the head for a later one:
     between two requests the keep-alive time applies. Bodies and answers are not its business."""
 
-    __slots__ = ("_head_timeout_s", "_head_timer", "_line", "_lines")
+    __slots__ = ("_connections_most", "_head_timeout_s", "_head_timer", "_line", "_lines")
 
     def __init__(
-        self, manager: web.Server, *, head_timeout_s: Callable[[], float], lines: Lines, **kwargs: Any
-    ) -> None:
+        self, manager: web.Server, *, head_timeout_s: Callable[[], float], lines: Lines,
+        connections_most: int | None, **kwargs: Any,
+    ) -> None:  # fmt: skip
         super().__init__(manager, **kwargs)
+        self._connections_most = connections_most
         self._lines = lines
         self._line: asyncio.Transport | None = None
         self._head_timeout_s = head_timeout_s
@@ -77,6 +84,10 @@ class _TimedHandler(web.RequestHandler):
         super().connection_made(transport)
         self._line = cast("asyncio.Transport", transport)
         self._lines.made(self._line)
+        if self._connections_most is not None and len(self._lines) > self._connections_most:
+            self._line.write(FULL)
+            self.force_close()
+            return
         self._arm()
 
     def data_received(self, data: bytes) -> None:
@@ -106,13 +117,14 @@ class _TimedHandler(web.RequestHandler):
 class _TimedSite(web.BaseSite):
     """One bound socket, TCP or unix, served by handlers with a time limit for heads."""
 
-    __slots__ = ("_head_timeout_s", "_lines", "_sock")
+    __slots__ = ("_connections_most", "_head_timeout_s", "_lines", "_sock")
 
     def __init__(
         self, runner: LeavingRunner, sock: socket.socket, *, head_timeout_s: Callable[[], float],
-        tls: ssl.SSLContext | None,
+        tls: ssl.SSLContext | None, connections_most: int | None,
     ) -> None:  # fmt: skip
         super().__init__(runner, ssl_context=tls)
+        self._connections_most = connections_most
         self._lines = runner.lines
         self._sock = sock
         self._head_timeout_s = head_timeout_s
@@ -132,6 +144,7 @@ class _TimedSite(web.BaseSite):
                 server,
                 head_timeout_s=self._head_timeout_s,
                 lines=self._lines,
+                connections_most=self._connections_most,
                 loop=server._loop,
                 **server._kwargs,
             )
@@ -155,11 +168,14 @@ async def serve_http(
     head_timeout_s: float | Callable[[], float] = HEADER_TIMEOUT_S,
     handler_cancellation: bool = False,
     tls: ssl.SSLContext | None = None,
+    connections_most: int | None = None,
 ) -> web.AppRunner:
     """Serve an application on bound sockets, over TLS with `tls`. `cleanup()` of the result ends it.
 
     `head_timeout_s` limits how long a request head may take (M4); a function is asked for each head, so that
-    it may change. With `handler_cancellation` a handler is cancelled when its client leaves."""
+    it may change. With `handler_cancellation` a handler is cancelled when its client leaves. Connections
+    above `connections_most` are told 503 and closed: whoever opens them without end takes no descriptors
+    from files and from other listeners."""
     limit = head_timeout_s if callable(head_timeout_s) else lambda: head_timeout_s
     runner = LeavingRunner(
         app,
@@ -171,5 +187,6 @@ async def serve_http(
     )
     await runner.setup()
     for sock in sockets:
-        await _TimedSite(runner, sock, head_timeout_s=limit, tls=tls).start()
+        site = _TimedSite(runner, sock, head_timeout_s=limit, tls=tls, connections_most=connections_most)
+        await site.start()
     return runner

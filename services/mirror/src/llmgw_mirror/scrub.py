@@ -16,6 +16,7 @@ from llmgw_mirror.adapters.open_reads import OpenReads
 from llmgw_mirror.adapters.store import Store
 from llmgw_mirror.core.scrub import Held, next_due, pause_s, wait_s
 from llmgw_mirror.core.versions import Moving, WeightsState
+from llmgw_mirror.leases import let_go
 from llmgw_mirror.ports import Lease, Ledger
 from llmgw_mirror.proving import ContentGone, Prover
 
@@ -61,8 +62,8 @@ class Scrub:
             while True:
                 try:
                     await self._clock.sleep(await self.step(thread))
-                except Unavailable as e:
-                    log.warning("scrubbing waits: %s", e.text)
+                except (Unavailable, OSError) as e:
+                    log.warning("scrubbing waits: %s", e.text if isinstance(e, Unavailable) else e)
                     await self._clock.sleep(LOOK_S)
         finally:
             thread.close()
@@ -86,7 +87,7 @@ class Scrub:
         except LostLease:
             return LOOK_S
         finally:
-            await self._release(lease)
+            await let_go(self._ledger, lease)
         return 0.0
 
     async def _prove(self, due: Held, lease: Lease, thread: DiskThreads) -> None:
@@ -116,12 +117,6 @@ class Scrub:
         if not await self._ledger.renew(lease, ttl_s=self._pace.lease_ttl_s, moving=moving):
             raise LostLease
         return now
-
-    async def _release(self, lease: Lease) -> None:
-        try:
-            await self._ledger.release(lease)
-        except Unavailable as e:
-            log.info("the lease on scrubbing runs out by itself: %s", e.text)
 
     def _held(self) -> list[Held]:
         return [

@@ -8,6 +8,7 @@ import socket
 from collections.abc import Iterable
 from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import grpc.aio
@@ -20,11 +21,13 @@ from llmgw_kit.clock import Clock, SystemClock
 from llmgw_kit.lifecycle import StopSignal, cancel_all, until_stopped
 from llmgw_kit.listeners import bind, bound_address
 from llmgw_kit.tls_watch import WatchedTls, refresh_at_hangup
+from llmgw_mirror.adapters.descriptors import connections_most, raise_limit
 from llmgw_mirror.adapters.disk import write_atomically
 from llmgw_mirror.adapters.grpc_server import SERVICE, MirrorServicer
 from llmgw_mirror.adapters.http_server import error_edge
 from llmgw_mirror.composition import Built, build
 from llmgw_mirror.composition_serving import Offer, build_offer, metrics_of
+from llmgw_mirror.loops import for_ever
 from llmgw_mirror.settings import MirrorSettings
 from llmgw_mirror.tls_edges import exposed, open_tls
 
@@ -93,7 +96,10 @@ async def _serve_on(
     health = telemetry.health_routes(serving.ready)
     metrics = telemetry.metrics_route(metrics_of(built, offer, tls, clock))
     await _http(stack, [*health, metrics], listen.sockets["admin"])
-    await _http(stack, [*health, *offer.routes()], listen.sockets["http"], drain_s=settings.drain_s, tls=tls)
+    await _http(
+        stack, [*health, *offer.routes()], listen.sockets["http"], drain_s=settings.drain_s, tls=tls,
+        connections_most=connections_most(raise_limit()),
+    )  # fmt: skip
     if "metrics" in listen.sockets:
         await _http(stack, [*health, metrics], listen.sockets["metrics"])
     stack.push_async_callback(listen.server.stop, GRPC_GRACE_S)
@@ -129,15 +135,15 @@ def _begin(
 ) -> list["asyncio.Task[None]"]:
     """What goes on beside answers."""
     passes = {
-        "passes": built.upkeep.run(),
-        "pieces": offer.hashes.watch(settings.pass_interval_s),
-        "suspects": built.keepers.suspects.run(),
+        "passes": built.upkeep.run,
+        "pieces": partial(offer.hashes.watch, settings.pass_interval_s),
+        "suspects": built.keepers.suspects.run,
     }
     if built.keepers.scrub is not None:
-        passes["scrub"] = built.keepers.scrub.run()
+        passes["scrub"] = built.keepers.scrub.run
     if tls is not None:
-        passes["tls files"] = tls.watch(clock.sleep)
-    return [asyncio.create_task(one, name=name) for name, one in passes.items()]
+        passes["tls files"] = partial(tls.watch, clock.sleep)
+    return [asyncio.create_task(for_ever(name, run, clock), name=name) for name, run in passes.items()]
 
 
 def _addresses(settings: MirrorSettings, listen: Listeners) -> dict[str, HostPort]:
@@ -158,14 +164,15 @@ def _tell(settings: MirrorSettings, addresses: dict[str, HostPort]) -> None:
 
 async def _http(
     stack: AsyncExitStack, routes: Iterable[web.RouteDef], sockets: list[socket.socket], *,
-    drain_s: float = 3.0, tls: WatchedTls | None = None,
+    drain_s: float = 3.0, tls: WatchedTls | None = None, connections_most: int | None = None,
 ) -> None:  # fmt: skip
     """Closed by `stack`, after answers under way have had `drain_s`."""
     app = web.Application(middlewares=[error_edge])
     app.add_routes(routes)
     runner = await telemetry.serve_http(
-        app, sockets, shutdown_s=drain_s, tls=None if tls is None else tls.context
-    )
+        app, sockets, shutdown_s=drain_s, tls=None if tls is None else tls.context,
+        connections_most=connections_most,
+    )  # fmt: skip
     stack.push_async_callback(runner.cleanup)
 
 

@@ -25,17 +25,20 @@ class Suspects:
     async def run(self) -> None:
         """For ever. What cannot be read or set aside now is found again by the scrub, or doubted again."""
         while True:
-            await self._more.wait()
-            self._more.clear()
             while self._doubted:
                 sha256 = next(iter(self._doubted))
                 try:
                     await self._prover.prove(sha256, on_chunk=_at_once)
                 except ContentGone:
                     log.debug("doubted content %s went away", sha256)
-                except Unavailable as e:
-                    log.warning("doubted content %s is not proved now: %s", sha256, e.text)
-                del self._doubted[sha256]
+                except (Unavailable, OSError) as e:
+                    said = e.text if isinstance(e, Unavailable) else e
+                    log.warning("doubted content %s is not proved now: %s", sha256, said)
+                finally:
+                    # A bug, too, is not met again and again by the same content.
+                    self._doubted.pop(sha256, None)
+            self._more.clear()
+            await self._more.wait()
 
 
 async def _at_once(count: int, read_bytes: int) -> None:

@@ -111,24 +111,23 @@ class PieceHashes:
 
     async def watch(self, interval_s: float) -> None:
         """Make those of what is published from now on: the nodes that want it come in the next seconds."""
-        known = set(await self._threads.run(self._store.every_blob))
+        known: set[str] | None = None
         while True:
-            await self._clock.sleep(interval_s)
             try:
                 now = set(await self._threads.run(self._store.every_blob))
+                for sha256 in sorted(now - (now if known is None else known)):
+                    size = await self._threads.run(self._store.blob_size, sha256)
+                    if size is not None:
+                        # What is noted already is read, not hashed, at the first ask.
+                        noted = await self._threads.run(self._read, sha256, size)
+                        if noted is None:
+                            self.prepare(sha256, size)
+                known = now
             except OSError as e:
                 log.warning(
                     "what is published cannot be listed, so its pieces are hashed when asked for: %s", e
                 )
-                continue
-            for sha256 in sorted(now - known):
-                size = await self._threads.run(self._store.blob_size, sha256)
-                if size is not None:
-                    # What is noted already is read, not hashed, at the first ask.
-                    noted = await self._threads.run(self._read, sha256, size)
-                    if noted is None:
-                        self.prepare(sha256, size)
-            known = now
+            await self._clock.sleep(interval_s)
 
     async def close(self) -> None:
         """End what is under way; it is begun again when asked for."""

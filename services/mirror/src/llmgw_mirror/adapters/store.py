@@ -245,18 +245,21 @@ class Store:
         return self.blobs / sha256[:2] / sha256
 
     def blob_size(self, sha256: str) -> int | None:
-        """None: not here."""
+        """None: not here. Raises FileNotFoundError while the folder of all content is away: a mount that is
+        made anew loses nothing, and nothing is to be fetched again for it."""
         try:
             return self.blob(sha256).stat().st_size
         except OSError:
+            self.blobs.stat()
             return None
 
     def blob_seen(self, sha256: str) -> tuple[int, float] | None:
         """Its size, and when it was last found right (seconds since 1970): the file's own time says so, of
-        publication at first. None: not here."""
+        publication at first. None: not here. Raises as `blob_size` does."""
         try:
             seen = self.blob(sha256).stat()
         except OSError:
+            self.blobs.stat()
             return None
         return seen.st_size, seen.st_mtime
 
