@@ -23,6 +23,9 @@ PATIENCE_S = 7.0
 #: A refusal of the registry is not asked for again so soon, and so many are remembered: an engine that
 #: restarts in a loop asks for the same missing file every second.
 REFUSED_S, REMEMBERED = 30.0, 512
+#: Different things asked for at one time; a client that invents paths must not fill the memory, nor the
+#: registry's patience.
+ASKING_MOST = 64
 ASKED_BY = "pull-through"
 
 
@@ -62,9 +65,16 @@ class PullThrough:
             raise before[1]
         task = self._asking.get(key)
         if task is None:
+            if len(self._asking) >= ASKING_MOST:
+                raise Unavailable(
+                    f"the registry is asked for {len(self._asking)} other things, not yet for {repository!r}",
+                    code="busy",
+                    retry_after_s=2.0,
+                    next_steps=["ask again in a moment"],
+                )
             task = asyncio.create_task(self._ask(key), name=f"pull {repository}")
             self._asking[key] = task
-            task.add_done_callback(lambda _: self._asking.pop(key, None))
+            task.add_done_callback(lambda done: self._asked(key, done))
         await asyncio.wait({task}, timeout=self._patience_s)
         if not task.done():
             raise Unavailable(
@@ -76,6 +86,12 @@ class PullThrough:
 
     async def close(self) -> None:
         await cancel_all(*self._asking.values())
+
+    def _asked(self, key: _Key, task: asyncio.Task[None]) -> None:
+        self._asking.pop(key, None)
+        # Who asked may be gone; a refusal was logged, and is remembered for whoever asks again.
+        if not task.cancelled() and (e := task.exception()) is not None and not isinstance(e, LlmgwError):
+            log.error("asking for %s failed by a bug", key.repository, exc_info=e)
 
     async def _ask(self, key: _Key) -> None:
         paths = () if key.path is None else (key.path,)

@@ -100,7 +100,7 @@ def _held(source: Source, receipt: Receipt) -> HeldFile:
 def own_commit(files: Iterable[HeldFile]) -> str:
     """A commit for content that comes from no repository: 40 hexadecimal digits that stand for it."""
     lines = sorted(f"{file.path}\0{file.sha256}\0{file.size_bytes}\n" for file in files)
-    return hashlib.sha1("".join(lines).encode()).hexdigest()
+    return hashlib.sha1("".join(lines).encode(), usedforsecurity=False).hexdigest()
 
 
 @dataclass(frozen=True)

@@ -201,4 +201,4 @@ def _pointed(file: HeldFile) -> Row:
 
 
 def _own_id(text: str) -> str:
-    return hashlib.sha1(text.encode()).hexdigest()
+    return hashlib.sha1(text.encode(), usedforsecurity=False).hexdigest()
