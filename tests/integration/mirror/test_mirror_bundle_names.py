@@ -9,6 +9,7 @@ import pytest
 from llmgw_kit.errors import NotFound
 from llmgw_mirror.adapters import bundle_files
 from llmgw_mirror.adapters.bundle_files import BundleFolder
+from llmgw_mirror.adapters.disk import write_atomically
 from llmgw_mirror.core.versions import Source
 
 from .scripted import Upstream
@@ -46,7 +47,7 @@ class Died(BaseException):
 
 async def dies_before_its(ending: str, here: World, monkeypatch: pytest.MonkeyPatch) -> None:
     """An export whose process ends just before it writes the small file that ends so."""
-    real = bundle_files.write_atomically
+    real = write_atomically
 
     def act(path: Path, data: bytes) -> None:
         if path.name.endswith(ending):
@@ -107,7 +108,7 @@ async def test_what_an_earlier_bundle_of_the_name_left_is_replaced(
         (carried / "b.tar").unlink()
         hub.files["/other"] = content_of(9_000, 9)
         await here.fetch(Source("other.bin", hub.url("/other")), version="v2")
-        real = bundle_files.write_atomically
+        real = write_atomically
 
         def act(path: Path, data: bytes) -> None:
             if path.name.startswith("b.tar."):

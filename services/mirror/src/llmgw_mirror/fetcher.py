@@ -76,6 +76,9 @@ class Fetcher:
                     wait_s = 0.0
                 except NoRoom as e:
                     raise FetchFailed(e.text, code=e.code, next_steps=e.next_steps) from e
+                except OSError as e:
+                    # Before or after its bytes came; whoever holds them says how many are kept.
+                    raise _disk_trouble(e, None) from e
                 except Unavailable as e:
                     # Once, not every other second for as long as it lasts.
                     log.log(
@@ -237,13 +240,14 @@ class Fetcher:
         return self._publishing.held()
 
 
-def _disk_trouble(e: OSError, kept: int) -> FetchFailed:
+def _disk_trouble(e: OSError, kept_bytes: int | None) -> FetchFailed:
+    kept = "what came before is kept" if kept_bytes is None else f"{kept_bytes} bytes are kept"
     if e.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
         return FetchFailed(
-            f"the disk is full ({e.strerror}): {kept} bytes are kept",
+            f"the disk is full ({e.strerror}): {kept}",
             next_steps=[f"free some space, then go on: {FETCH_RETRY}", "or remove the version to free them"],
         )
     return FetchFailed(
-        f"writing failed: {e.strerror or e}; {kept} bytes are kept",
+        f"writing failed: {e.strerror or e}; {kept}",
         next_steps=["see what the system logs of the mirror's disk", FETCH_AGAIN],
     )

@@ -190,7 +190,7 @@ class Removing:
                 contents=contents,
             )  # fmt: skip
             await hold.sure()
-            if not await self._threads.act("nothing is removed", self._removals.put, record):
+            if not await self._put(record, for_good=now):
                 await self._known(model, version)
                 raise Conflict(
                     f"version {version!r} of {model!r} changed in this moment",
@@ -198,6 +198,20 @@ class Removing:
                     next_steps=["ask again"],
                 )
         return answer, record
+
+    async def _put(self, record: Removal, *, for_good: bool) -> bool:
+        try:
+            return await self._threads.act(
+                "nothing is removed", lambda: self._removals.put(record, for_good=for_good)
+            )
+        except Unavailable as e:
+            if for_good:
+                raise
+            steps = [
+                *e.next_steps,
+                "one that needs no room: llmgwctl mirror remove MODEL@VERSION --now",
+            ]
+            raise Unavailable(e.text, code=e.code, next_steps=steps) from e
 
     async def _freed(self, answer: Removed, record: Removal, *, now: bool) -> tuple[Removed, str | None]:
         """After it was taken away: what that frees now; and why the rest is left to the next pass, if it is.

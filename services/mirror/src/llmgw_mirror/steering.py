@@ -3,11 +3,12 @@ the store and outlives all of them; each mirror's next pass ends what it has und
 """
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 
 from llmgw_kit.clock import Clock
 from llmgw_kit.errors import InvalidRequest, NotFound, Unavailable
+from llmgw_kit.text import joined
 from llmgw_mirror.adapters.disk import DiskThreads
 from llmgw_mirror.adapters.shelf import Shelf
 from llmgw_mirror.adapters.store import Stored, version_id
@@ -17,7 +18,7 @@ from llmgw_mirror.core.versions import Cancelled, VersionView
 from llmgw_mirror.flight import content_key
 from llmgw_mirror.flights import Flights
 from llmgw_mirror.ports import History
-from llmgw_mirror.upkeep import Upkeep
+from llmgw_mirror.upkeep import NOTHING, Upkeep
 
 log = logging.getLogger(__name__)
 
@@ -49,14 +50,18 @@ class Steering:
         async with self._flights.changing:
             stored = await self._named(model, version, paths)
             kept = await self._kept(vid, stored)
-            fresh = await self._mark(
-                vid, _words(stored, paths, kept, discard=discard, at=self._clock.unix_s(), by=asked_by)
-            )
+            words = _words(stored, paths, kept, discard=discard, at=self._clock.unix_s(), by=asked_by)
+            try:
+                freed, fresh = 0, await self._mark(vid, words)
+            except Unavailable:
+                if not discard:
+                    raise
+                freed, fresh = await self._mark_in_the_room_of(vid, words)
             await self._flights.ground(vid, paths or [source.path for source in stored.wish.files])
             # Again: one that landed in this moment is here, and its mark is gone.
             stored = await self._named(model, version, paths)
         self._flights.landed.set()
-        freed = await self._collect() if discard else 0
+        freed += await self._collect() if discard else 0
         stopped = [path for path in fresh if path in stored.cancelled]
         if stopped:
             await self._tell(Kind.CANCELLED, stored, stopped, asked_by, "dropped" if discard else "kept")
@@ -121,9 +126,23 @@ class Steering:
             ) from None
         except OSError as e:
             stay = [p for p in done if not await self._undone(self._store.resume, vid, p)]
-            what = f"these files alone are cancelled: {_some(stay)}" if stay else "nothing is cancelled"
+            what = f"these files alone are cancelled: {joined(stay)}" if stay else "nothing is cancelled"
             raise _disk_trouble(f"{what}; it cannot be noted on the disk", e) from e
         return done
+
+    async def _mark_in_the_room_of(self, vid: str, words: dict[str, Cancelled]) -> tuple[int, list[str]]:
+        """A full disk takes no word, and what is to be dropped makes room for it: the bytes first. Returns
+        how many, and what is marked. Raises Unavailable; what is freed is told."""
+        await self._flights.ground(vid, words)
+        freed = await self._collect({vid: words})
+        try:
+            return freed, await self._mark(vid, words)
+        except Unavailable as e:
+            raise Unavailable(
+                f"{e.text}; {freed} bytes that came of these files are freed all the same",
+                code=e.code,
+                next_steps=e.next_steps,
+            ) from e
 
     async def _unmark(self, vid: str, words: dict[str, Cancelled]) -> None:
         """All, or none when the disk does not take it."""
@@ -134,9 +153,8 @@ class Steering:
                 done.append(path)
         except OSError as e:
             gone = [p for p in done if not await self._undone(self._store.stop, vid, p, words[p])]
-            what = (
-                f"these files alone are not cancelled any more: {_some(gone)}" if gone else "nothing is tried"
-            )
+            told = f"these files alone are not cancelled any more: {joined(gone)}"
+            what = told if gone else "nothing is tried"
             raise _disk_trouble(f"{what}; it cannot be noted on the disk", e) from e
 
     async def _undone(self, act: Callable[..., None], *given: object) -> bool:
@@ -148,11 +166,11 @@ class Steering:
             return False
         return True
 
-    async def _collect(self) -> int:
+    async def _collect(self, dropped: Mapping[str, Collection[str]] = NOTHING) -> int:
         try:
-            return await self._upkeep.collect_parts()
-        except Unavailable as e:
-            log.warning("what was cancelled is dropped by a later pass: %s", e.text)
+            return await self._upkeep.collect_parts(dropped)
+        except (Unavailable, OSError) as e:
+            log.warning("what was cancelled is dropped by a later pass: %s", e)
             return 0
 
     async def _tell(
@@ -172,13 +190,11 @@ def _disk_trouble(what: str, e: OSError) -> Unavailable:
     return Unavailable(
         f"{what}: {e.strerror or e}",
         code="disk_trouble",
-        next_steps=["see whether the mirror's disk is full or read-only, then ask again"],
+        next_steps=[
+            "see whether the mirror's disk is full or read-only, then ask again",
+            "what needs no room: llmgwctl mirror fetch --cancel MODEL@VERSION --discard",
+        ],
     )
-
-
-def _some(paths: Sequence[str]) -> str:
-    more = f" and {len(paths) - 5} more" if len(paths) > 5 else ""
-    return ", ".join(paths[:5]) + more
 
 
 def _words(

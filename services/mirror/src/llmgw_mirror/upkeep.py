@@ -6,13 +6,15 @@ Level-triggered: a lost event, a restart or another mirror's death only costs ti
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
+from types import MappingProxyType
 
 from llmgw_kit.clock import Clock
 from llmgw_kit.errors import Unavailable
 from llmgw_mirror.adapters.open_reads import OpenReads
 from llmgw_mirror.adapters.shelf import Shelf
+from llmgw_mirror.adapters.store import version_id
 from llmgw_mirror.core.versions import VersionView, WeightsState
 from llmgw_mirror.flight import content_key
 from llmgw_mirror.flights import Flights
@@ -23,6 +25,7 @@ log = logging.getLogger(__name__)
 
 #: Between two looks for what nobody needs any more; it reads all small files of the store.
 TIDY_EVERY_S = 60.0
+NOTHING: Mapping[str, Collection[str]] = MappingProxyType({})
 
 
 class Upkeep:
@@ -97,15 +100,17 @@ class Upkeep:
         for sweep in self.beside:
             await self._threads.run(sweep)
 
-    async def collect_parts(self) -> int:
-        """Remove the parts of what nobody wants any more; returns the bytes freed."""
+    async def collect_parts(self, dropped: Mapping[str, Collection[str]] = NOTHING) -> int:
+        """Remove the parts of what nobody wants any more; returns the bytes freed. `dropped`: files, by
+        version id, that are not wanted, though nothing on the disk says so yet."""
         parts = await self._shelf.everything()
         if not parts:
             return 0
         wanted = self._flights.keys() | (await self._ledger.live()).keys()
         for stored in await self._flights.load_all():
-            dropped = {path for path, word in stored.cancelled.items() if word.discard}
-            wanted |= {content_key(source) for source in stored.sought() if source.path not in dropped}
+            gone = {path for path, word in stored.cancelled.items() if word.discard}
+            gone |= set(dropped.get(version_id(stored.wish.model, stored.wish.version), ()))
+            wanted |= {content_key(source) for source in stored.sought() if source.path not in gone}
         return await self._shelf.remove(path for path, key in parts.items() if key not in wanted)
 
     async def _start_all(self) -> list[VersionView]:

@@ -62,11 +62,16 @@ class Removals:
         self._store = store
         self._folder = store.root / "removed"
 
-    def put(self, removed: Removal) -> bool:
-        """Take the version out of service. False: it is gone already."""
+    def put(self, removed: Removal, *, for_good: bool = False) -> bool:
+        """Take the version out of service. False: it is gone already. `for_good`: it is to be forgotten at
+        once, and nothing is written for that: it works on a full disk."""
         folder = self._store.versions / version_id(removed.model, removed.version)
         try:
-            write_atomically(folder / NAME, json.dumps(asdict(removed)).encode() + b"\n")
+            if for_good:
+                # What an earlier removal left when it was undone must not speak for this one.
+                (folder / NAME).unlink(missing_ok=True)
+            else:
+                write_atomically(folder / NAME, json.dumps(asdict(removed)).encode() + b"\n")
             os.rename(folder, self._folder / removed.id)
         except FileNotFoundError:
             return False
@@ -80,10 +85,11 @@ class Removals:
         return sorted((one for one in found if one is not None), key=lambda one: (one.at, one.id))
 
     def sweep(self) -> None:
-        """Forget what says nothing readable of itself: nothing could bring it back."""
+        """Forget what says nothing readable of itself: nothing could bring it back. It is damaged, or was
+        removed for good by one that ended in that moment."""
         for entry in self._folder.iterdir():
             if _read(entry) is None:
-                log.error("removed version %s is damaged and is forgotten", entry.name)
+                log.warning("removed version %s cannot be restored and is forgotten", entry.name)
                 shutil.rmtree(entry, ignore_errors=True)
 
     def contents(self) -> set[str]:
