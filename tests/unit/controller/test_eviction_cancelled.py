@@ -8,7 +8,7 @@ from llmgw_controller.core.activation import Ready, decide
 from llmgw_controller.core.activity import Activity
 from llmgw_controller.core.apply import apply
 from llmgw_controller.core.heard import ShardState
-from llmgw_controller.core.plan import CloseActivation, PutNode, PutRouter
+from llmgw_controller.core.plan import CloseActivation, PutNode, PutReplica, PutRouter
 from llmgw_controller.core.rows import Cause, EvictionState, Phase, Wish
 from llmgw_controller.core.state import EvictionPolicy
 from llmgw_kit.ids import ModelId
@@ -192,3 +192,22 @@ def test_who_was_refused_just_before_finds_that_room_is_made():
     room.go_on(times=12)
     assert room.receipt.state is EvictionState.CANCELLED, "and nobody came"
     assert "nobody waits for new any more" in room.receipt.text
+
+
+def test_who_others_leave_for_is_not_let_go_while_they_leave():
+    """Found by the simulation, seed 301757: it was let go as never come up in the moment between, and its
+    successor of the same name found others in the room that had been made."""
+    room = Room()
+    room.step()
+    room.acknowledge()
+    room.step()
+    room.report()
+    room.step()
+    assert room.rows["old/1"].wish is Wish.STOP, "no way back"
+    waits = room.rows["new/1"]
+    assert waits.phase is Phase.UNPLACEABLE
+    room.wanting.clear()
+    changes = [CloseActivation(ModelId("new"), "refused"), PutReplica(replace(waits, since=NOW - 100_000))]
+    room.snap = replace(room.snap, stored=apply(room.snap.stored, changes))
+    room.step()
+    assert room.rows["new/1"].wish is Wish.SERVE

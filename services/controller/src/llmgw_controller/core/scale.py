@@ -13,6 +13,7 @@ from llmgw_controller.core.activity import Busy, Idle
 from llmgw_controller.core.catalog import Model
 from llmgw_controller.core.deployments import STOPPED, effective_pinned, is_stopped
 from llmgw_controller.core.draft import Draft
+from llmgw_controller.core.earmarks import owed
 from llmgw_controller.core.hearing import is_learning
 from llmgw_controller.core.idleness import may_leave
 from llmgw_controller.core.plan import PutReplica
@@ -210,6 +211,7 @@ def _retire(draft: Draft, model: Model) -> None:
     # first in line for room that comes free, for whoever was refused was told to come again.
     kept_s = _kept_s(draft.snapshot.intervals)
     rows = live(draft, model.name)
+    made_for = owed(draft.stored)
     # What is on its way up may be the new one of a rollout: whom it replaces is asked for, or would leave.
     replacing = any(_is_replaced(draft, row, model) for row in rows)
     for row in rows:
@@ -224,6 +226,8 @@ def _retire(draft: Draft, model: Model) -> None:
         elif row.phase in (Phase.WANTED, Phase.BACKOFF):
             let_go(draft, row, because="nobody asks for it any more")
         elif row.phase in (Phase.UNPLACEABLE, Phase.FAILED) and age_s >= kept_s:
+            if row.replica_id in made_for:
+                continue  # Somebody leaves for it now, and its successor would find others in that room.
             let_go(draft, row, because="it did not come up")
 
 
