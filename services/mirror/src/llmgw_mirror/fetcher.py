@@ -16,6 +16,7 @@ from llmgw_mirror.core.refusals import ASK_ANEW, FETCH_AGAIN, FETCH_RETRY
 from llmgw_mirror.core.transfer import Want, verdict
 from llmgw_mirror.core.versions import Proof, Receipt, Source, WeightsState
 from llmgw_mirror.flight import FetchFailed, Flight
+from llmgw_mirror.leases import let_go
 from llmgw_mirror.manners import Pace, Slot, Slots
 from llmgw_mirror.ports import Lease, Ledger
 from llmgw_mirror.publishing import Hold, Publishing
@@ -146,10 +147,7 @@ class Fetcher:
             worker.cancel()
             await asyncio.wait({worker, keeper})
             self._room.release(lease.key)
-            try:
-                await self._ledger.release(lease)
-            except Unavailable as e:
-                log.info("the lease on %s runs out by itself: %s", lease.key, e.text)
+            await let_go(self._ledger, lease)
 
     async def _keep(self, lease: Lease, granted_at: float, flight: Flight) -> str:
         """Renew for ever; returns why that ended."""

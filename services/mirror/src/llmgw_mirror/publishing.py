@@ -13,6 +13,7 @@ from contextlib import asynccontextmanager
 from llmgw_kit.clock import Clock
 from llmgw_kit.errors import Unavailable
 from llmgw_mirror.core.versions import Moving, WeightsState
+from llmgw_mirror.leases import let_go
 from llmgw_mirror.ports import Lease, Ledger
 
 log = logging.getLogger(__name__)
@@ -83,10 +84,7 @@ class Publishing:
             finally:
                 keeper.cancel()
                 await asyncio.wait({keeper})
-                try:
-                    await self._ledger.release(lease)
-                except Unavailable as e:
-                    log.info("the lease on publishing runs out by itself: %s", e.text)
+                await let_go(self._ledger, lease)
 
 
 def _lost() -> Unavailable:
