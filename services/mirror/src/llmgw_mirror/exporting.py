@@ -18,6 +18,7 @@ from llmgw_mirror.core.history import Entry, Kind
 from llmgw_mirror.core.progress import Meter
 from llmgw_mirror.core.versions import Moving, WeightsState
 from llmgw_mirror.flights import Flights
+from llmgw_mirror.leases import let_go
 from llmgw_mirror.ports import History, Lease, Ledger
 
 log = logging.getLogger(__name__)
@@ -175,7 +176,7 @@ class Exports:
                     next_steps=["see whether the bundle folder's disk is full, read-only or failing"],
                 ) from e
             finally:
-                await self._release(lease)
+                await let_go(self._ledger, lease)
             for version in manifest.versions:
                 size = sum(file.size_bytes for file in version.files)
                 entry = Entry(
@@ -186,12 +187,6 @@ class Exports:
         # One that is carried off in the last moment was written all the same.
         progress.bundle = await self._threads.run(self._folder.seen, name) or unseen(manifest, sha256)
         progress.done_bytes, progress.done_files = progress.total_bytes, progress.total_files
-
-    async def _release(self, lease: Lease) -> None:
-        try:
-            await self._ledger.release(lease)
-        except Unavailable as e:
-            log.info("the lease on %s runs out by itself: %s", lease.key, e.text)
 
     async def _write(self, manifest: Manifest, progress: Progress, lease: Lease) -> str:
         """Returns the file's sha256. Raises OSError, Conflict, LlmgwError for content that is rotten."""
