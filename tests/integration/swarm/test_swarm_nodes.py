@@ -11,6 +11,7 @@ import aiohttp
 import pytest
 
 from llmgw_agent.adapters.fetching import FetchLimits, Weights
+from llmgw_agent.adapters.metrics_pieces import PieceMetrics
 from llmgw_agent.adapters.mirror_client import MirrorClient
 from llmgw_agent.adapters.piece_client import PieceClient
 from llmgw_agent.adapters.piece_files import PieceFiles
@@ -97,7 +98,25 @@ async def test_four_nodes_cost_the_mirror_little_more_than_one_copy(link: Narrow
         assert all(one.files() == FILES for one in four)
         assert link.passed < 2 * BYTES, f"{link.passed / BYTES:.2f} copies left the mirror"
         assert sum(one.pieces.from_peers for one in four) > 2 * BYTES
+        seen = pages(*four)
+        assert seen["given"] >= seen["node"], "and some of it twice, at the end"
+        assert seen["node"] + seen["mirror"] >= 4 * BYTES
         print(f"{link.passed / BYTES:.2f} copies left the mirror for four nodes")
+
+
+def pages(*nodes: Node) -> dict[str, float]:
+    """What the metrics pages of these say of pieces, together."""
+    total: dict[str, float] = {}
+    for one in nodes:
+        for metric in PieceMetrics(one.pieces, one.sharing).collect():
+            for sample in metric.samples:
+                assert sample.name in (
+                    "llmgw_agent_pieces_taken_bytes_total",
+                    "llmgw_agent_pieces_given_bytes_total",
+                )
+                name = sample.labels.get("source", "given")
+                total[name] = total.get(name, 0) + sample.value
+    return total
 
 
 async def test_with_peers_off_each_node_costs_a_copy(link: Narrow, tmp_path: Path) -> None:

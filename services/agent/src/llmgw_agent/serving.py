@@ -23,6 +23,7 @@ from llmgw_agent.adapters.fault_memory import FaultMemory
 from llmgw_agent.adapters.fetching import FetchLimits, Weights
 from llmgw_agent.adapters.journal import Journal
 from llmgw_agent.adapters.log_files import LogFile
+from llmgw_agent.adapters.metrics_pieces import PieceMetrics
 from llmgw_agent.adapters.mirror_edges import Edges, in_pieces, open_edges, serve_edges
 from llmgw_agent.adapters.ownership import Ownership
 from llmgw_agent.adapters.stream import dial
@@ -90,6 +91,7 @@ async def _run(
 
     registry = telemetry.registry()
     registry.register(AgentMetrics(view))
+    registry.register(PieceMetrics(agent.pieces, agent.sharing))
     declared = agent.devices if isinstance(agent.devices, DeclaredDevices) else None
     runner = await telemetry.serve_http(application(view, registry, declared), admin_sockets)
     stack.push_async_callback(runner.cleanup)

@@ -36,8 +36,19 @@ class InPieces:
         self._client, self._clock, self._chance, self._peering = client, clock, chance, peering
         self._sharing = sharing if peering.url is not None else None
         self._lingering: dict[WeightsKey, asyncio.Task[None]] = {}
-        #: Bytes taken since the start.
-        self.from_mirror = self.from_peers = 0
+        self._under_way: set[Swarming] = set()
+        #: Of fetches that are over.
+        self._from_mirror = self._from_peers = 0
+
+    @property
+    def from_mirror(self) -> int:
+        """Bytes of pieces taken from mirrors since the start."""
+        return self._from_mirror + sum(one.from_mirror for one in self._under_way)
+
+    @property
+    def from_peers(self) -> int:
+        """And from other nodes."""
+        return self._from_peers + sum(one.from_peers for one in self._under_way)
 
     async def table(self, mirror: str, listing: Listing) -> Table | None:
         """How to check pieces; None: this version is better fetched in whole files. Raises Unavailable."""
@@ -69,11 +80,13 @@ class InPieces:
                     lambda n: read_piece(folder, listing, table.layout, n),
                 )
                 self._sharing.share(listing.key, shared)
+            self._under_way.add(swarming)
             try:
                 await swarming.run()
             finally:
-                self.from_mirror += swarming.from_mirror
-                self.from_peers += swarming.from_peers
+                self._under_way.remove(swarming)
+                self._from_mirror += swarming.from_mirror
+                self._from_peers += swarming.from_peers
             log.info(
                 "%s: %d bytes from the mirror, %d from other nodes", listing.key, swarming.from_mirror,
                 swarming.from_peers,
