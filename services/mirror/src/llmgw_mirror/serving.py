@@ -5,7 +5,7 @@ import json
 import logging
 import os
 import socket
-from collections.abc import Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass
 from functools import partial
@@ -134,7 +134,7 @@ def _begin(
     settings: MirrorSettings, built: Built, offer: Offer, tls: WatchedTls | None, clock: Clock
 ) -> list["asyncio.Task[None]"]:
     """What goes on beside answers."""
-    passes = {
+    passes: dict[str, Callable[[], Awaitable[None]]] = {
         "passes": built.upkeep.run,
         "pieces": partial(offer.hashes.watch, settings.pass_interval_s),
         "suspects": built.keepers.suspects.run,
