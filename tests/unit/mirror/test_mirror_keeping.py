@@ -115,3 +115,21 @@ def test_a_version_by_where_it_came_from() -> None:
     for revision in ("dev", "b2b", "c3c3"):
         with pytest.raises(NotFound, match="of repository 'org/r' is not here"):
             by_place(views, "org/r", revision)
+
+
+def test_without_a_revision_what_was_asked_for_by_a_commit_is_found_newest_first() -> None:
+    old = version("old", place=Repository("org/r", A, None), at=NOW)
+    new = version("new", place=Repository("org/r", B, None), at=NOW + 1)
+    tagged = version("tagged", place=Repository("org/r", A, "v1"), at=NOW - 1)
+    assert by_place([old, new, tagged], "org/r", None) is new
+    assert by_place([tagged], "org/r", None) is tagged
+    # A branch that somebody named comes first, however old; and who names one means it.
+    usual = version("usual", place=Repository("org/r", A, "main"), at=NOW - 9)
+    assert by_place([new, usual], "org/r", None) is usual
+    for revision in ("main", "dev"):
+        with pytest.raises(NotFound):
+            by_place([old, new], "org/r", revision)
+    with pytest.raises(NotFound):
+        by_place([new], "org/else", None)
+    with pytest.raises(Conflict):
+        by_place([old, tagged], "org/r", None)

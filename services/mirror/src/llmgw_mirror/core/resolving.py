@@ -29,18 +29,21 @@ def by_name(views: Sequence[VersionView], model: str | None, version: str) -> Ve
 
 def by_place(views: Sequence[VersionView], repository: str, revision: str | None) -> VersionView:
     """The version that came from there. A branch or tag means the commit it was asked at last: it may have
-    moved since; the beginning of a commit may stand for it.
+    moved since; the beginning of a commit may stand for it. Without a revision it is the usual branch, else
+    what was asked for last: versions that were asked for by a commit are of no branch.
 
     Raises NotFound, Conflict when several versions came from that commit."""
-    revision = revision or USUAL_REVISION
+    named = revision or USUAL_REVISION
     here = [view for view in views if view.repository is not None and view.repository.id == repository]
-    found = [view for view in here if view.repository is not None and view.repository.revision == revision]
+    found = [view for view in here if view.repository is not None and view.repository.revision == named]
+    if not found and revision is None:
+        found = here
     if found:
         newest = max(found, key=lambda view: view.created_at).repository
         found = [view for view in here if newest is not None and _commit(view) == newest.commit]
-    elif len(revision) >= PREFIX_MIN_CHARS:
-        found = [view for view in here if _commit(view).startswith(revision.lower())]
-    return _only(found, f"{revision!r} of repository {repository!r}")
+    elif len(named) >= PREFIX_MIN_CHARS:
+        found = [view for view in here if _commit(view).startswith(named.lower())]
+    return _only(found, f"{named!r} of repository {repository!r}")
 
 
 def _commit(view: VersionView) -> str:
