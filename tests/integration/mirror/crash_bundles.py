@@ -9,6 +9,7 @@ import random
 import tarfile
 from pathlib import Path
 
+from llmgw_kit.errors import InvalidRequest
 from llmgw_mirror.adapters.bundle_files import BundleFolder
 from llmgw_mirror.adapters.calls_bundles import Bundling
 from llmgw_mirror.core.versions import WeightsState
@@ -26,9 +27,18 @@ def bundling(here: World) -> Bundling:
     return made
 
 
-async def export(here: World, model: str, versions: list[str], rng: random.Random) -> str:
-    """One or two versions into a bundle; now and then the one before is taken away first."""
+async def export(here: World, model: str, rng: random.Random) -> str:
+    """Some versions that are whole, now and then one that is not, into a bundle; now and then the one before
+    is taken away first."""
     room = bundling(here)
+    known = [
+        view
+        for view in await here.mirror.versions()
+        if view.state is WeightsState.PRESENT or rng.random() < 0.1
+    ]
+    versions = sorted({rng.choice(known).version for _ in range(2)}) if known else []
+    if not versions:
+        return "export nothing"
     name = "-".join(versions) + ".tar"
     if rng.random() < 0.3:
         for path in sorted(room.folder.root.glob(f"{name}*")):
@@ -67,7 +77,10 @@ def check(root: Path) -> None:
         noted = beside.read_text().split()[0] if beside.exists() else actual
         if noted != actual:
             raise BrokenBundle(f"{path.name} is {actual}, its checksum says {noted}")
-        BundleFolder(root).checked(path.name)
+        try:
+            BundleFolder(root).checked(path.name)
+        except InvalidRequest as e:
+            raise BrokenBundle(e.text) from e
         with tarfile.open(path) as tar:
             for entry in tar.getmembers():
                 name, content = entry.name.rpartition("/")[2], tar.extractfile(entry)
