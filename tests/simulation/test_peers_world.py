@@ -1,7 +1,7 @@
-"""What nodes gain that fetch one version together: 4, 40, 400 of them, beside a star, with the real picker.
+"""What nodes gain that fetch one version together, beside a star, with the real picker.
 
-Run with -s to see the table. Pieces are coarse here (hundreds where 140 GB make 8,345), and a piece has to be
-whole before it is passed on, so that the swarm of 400 is shown much worse than it is.
+Pieces are coarse here (hundreds where 140 GB make 8,345), and a piece has to be whole before it is passed on,
+so that a swarm is shown worse than it is. The whole table, with 400 nodes, is printed by peers_table.py.
 """
 
 from collections.abc import Callable
@@ -11,8 +11,8 @@ import pytest
 from llmgw_agent.core.pieces import Ask, Snapshot, plan_next
 from tests.simulation.peers_world import COPY_S, Node, World
 
-#: Virtual time costs real work: tens of thousands of pieces, on a machine that may be busy.
-pytestmark = pytest.mark.timeout(300)
+#: Virtual time costs real work: seconds in all, on a machine that may be busy.
+pytestmark = pytest.mark.timeout(120)
 
 
 def fetched(
@@ -29,11 +29,10 @@ def fetched(
 
 @pytest.mark.parametrize(
     ("n", "pieces", "bm", "bar"),
-    [(4, 240, 1, 1.15), (4, 240, 4, 1.15), (40, 360, 1, 1.2), (40, 360, 4, 1.15), (400, 20, 4, 5.0)],
+    [(4, 240, 1, 1.15), (4, 240, 4, 1.15), (40, 240, 1, 1.2), (40, 240, 4, 1.15), (100, 60, 4, 1.9)],
 )
 def test_a_swarm_takes_little_longer_than_one_copy(n: int, pieces: int, bm: float, bar: float) -> None:
-    # Neighbours are looked at less often where there are so many, or this would take minutes.
-    world = fetched(n, pieces, bm, most=bar + 1, poll_s=0.5 if n < 400 else 3.0)
+    world = fetched(n, pieces, bm, most=bar + 1)
     took = world.copies()
     star = max(1.0, n / bm)  # every copy over the mirror's link
     print(f"\nn={n} Bm={bm}Bn, {pieces} pieces: star {star:.2f}, swarm {took:.2f}, "
