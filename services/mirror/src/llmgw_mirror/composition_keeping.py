@@ -70,7 +70,7 @@ def build_keepers(
     verifying = Verifying(flights=flights, prover=prover, history=history, clock=clock)
     keeping = Keeping(
         mirror=mirror, store=store, threads=threads, reads=reads, history=history, removing=removing,
-        verifying=verifying,
+        verifying=verifying, unrecorded=upkeep.refused,
     )  # fmt: skip
     scrub = None
     if settings.scrub_interval_days > 0:

@@ -1,7 +1,7 @@
 """What is here, as its callers know it: listed with who reads it and what is odd, found by short names."""
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from llmgw_kit.errors import InvalidRequest
@@ -12,7 +12,7 @@ from llmgw_mirror.core.history import Entry
 from llmgw_mirror.core.registry_rows import NotAnAnswer
 from llmgw_mirror.core.resolving import by_name, by_place
 from llmgw_mirror.core.versions import VersionView
-from llmgw_mirror.core.warnings import Warning, of_version
+from llmgw_mirror.core.warnings import Warning, not_recorded, of_version
 from llmgw_mirror.core.weight_files import is_index
 from llmgw_mirror.core.weight_index import INDEX_MAX_BYTES, ShardIndex, read_index
 from llmgw_mirror.ports import History
@@ -40,13 +40,14 @@ class Keeping:
 
     def __init__(
         self, *, mirror: Mirror, store: Store, threads: DiskThreads, reads: OpenReads, history: History,
-        removing: Removing, verifying: Verifying,
+        removing: Removing, verifying: Verifying, unrecorded: Mapping[tuple[str, str], str],
     ) -> None:  # fmt: skip
         self._mirror = mirror
         self._store = store
         self._threads = threads
         self._reads = reads
         self._history = history
+        self._unrecorded = unrecorded
         self.removing = removing
         self.verifying = verifying
         #: What indexes name, or why they cannot be read, by path and content; content never changes.
@@ -72,6 +73,8 @@ class Keeping:
         paths = [file.source.path for file in view.files]
         # Thousands of names against the table of formats: the loop serves nodes meanwhile.
         told = await asyncio.to_thread(of_version, paths, indexes, unread)
+        if (why := self._unrecorded.get((view.model, view.version))) is not None:
+            told = (*told, not_recorded(why))
         return KeptVersion(view, tuple(readers), told)
 
     async def resolve(

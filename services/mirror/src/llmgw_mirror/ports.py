@@ -6,7 +6,7 @@ from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from typing import Protocol
 
-from llmgw_kit.errors import LlmgwError, Unavailable
+from llmgw_kit.errors import InvalidRequest, LlmgwError, Unavailable
 from llmgw_mirror.core.history import Entry
 from llmgw_mirror.core.transfer import Head
 from llmgw_mirror.core.versions import Moving, VersionView, WeightsState
@@ -80,6 +80,12 @@ class RecordedVersion:
     model: str
     version: str
     files: tuple[RecordedFile, ...]
+
+
+class Unstorable(InvalidRequest):
+    """Postgres will never take this row, however often it is asked: it costs itself only."""
+
+    code_default = "unstorable"
 
 
 class Ledger(Protocol):

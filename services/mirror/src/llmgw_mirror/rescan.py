@@ -8,7 +8,7 @@ they do it; without one it is looked at again a moment before.
 import logging
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from llmgw_kit.clock import Clock
 from llmgw_mirror.adapters.blob_reading import BlobReading, unreadable
@@ -18,7 +18,7 @@ from llmgw_mirror.adapters.removals import Removals
 from llmgw_mirror.adapters.store import Store, Stored, open_store
 from llmgw_mirror.composition import open_postgres, own_name
 from llmgw_mirror.core.versions import FileView, VersionView, WeightsState, view_file
-from llmgw_mirror.ports import Ledger
+from llmgw_mirror.ports import Ledger, Unstorable
 from llmgw_mirror.publishing import Publishing
 from llmgw_mirror.settings import MirrorSettings
 
@@ -63,7 +63,7 @@ async def rescan(
             damaged = await _prove(store, publishing, progress, clock)
         findings = tuple(_finding(store, stored, damaged) for stored in store.every_version())
         if settings.dsn is not None:
-            await _record(ledger, findings)
+            findings = await _record(ledger, findings)
     removed = Removals(store).every()
     named = store.referenced() | Removals(store).contents()
     unnamed = [sha256 for sha256 in store.every_blob() if sha256 not in named]
@@ -145,13 +145,20 @@ def _finding(store: Store, stored: Stored, damaged: dict[str, str]) -> Finding:
     return Finding(view, tuple(trouble))
 
 
-async def _record(ledger: Ledger, findings: tuple[Finding, ...]) -> None:
+async def _record(ledger: Ledger, findings: tuple[Finding, ...]) -> tuple[Finding, ...]:
+    """The findings, with what was not taken."""
     kept = {(finding.view.model, finding.view.version) for finding in findings}
     for old in await ledger.recorded():
         if (old.model, old.version) not in kept:
             await ledger.forget(old.model, old.version)
+    told = []
     for finding in findings:
-        await ledger.record(finding.view)
+        try:
+            await ledger.record(finding.view)
+            told.append(finding)
+        except Unstorable as e:
+            told.append(replace(finding, trouble=(*finding.trouble, f"it is not recorded: {e.text}")))
+    return tuple(told)
 
 
 def lines(report: Report) -> list[str]:

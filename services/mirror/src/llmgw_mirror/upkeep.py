@@ -19,7 +19,7 @@ from llmgw_mirror.core.versions import VersionView, WeightsState
 from llmgw_mirror.flight import content_key
 from llmgw_mirror.flights import Flights
 from llmgw_mirror.garbage import Garbage
-from llmgw_mirror.ports import Ledger
+from llmgw_mirror.ports import Ledger, Unstorable
 
 log = logging.getLogger(__name__)
 
@@ -58,6 +58,8 @@ class Upkeep:
         self._told: dict[tuple[str, str], VersionView] | None = None
         #: Of the last pass, for the metrics page.
         self.last_seen: Sequence[VersionView] = ()
+        #: Versions that the ledger will never take as they are, and why.
+        self.refused: dict[tuple[str, str], str] = {}
 
     async def run(self) -> None:
         """Pass after pass, for ever."""
@@ -118,15 +120,28 @@ class Upkeep:
         ids = await self._threads.run(self._store.ids)
         await self._flights.ground_all_but(ids)
         for vid in ids:
-            async with self._flights.changing:
-                stored = await self._flights.load(vid)
-                if stored is None:
-                    continue  # removed by another mirror
-                # Stopped at another mirror, perhaps.
-                await self._flights.ground(vid, stored.cancelled)
-                await self._flights.start_missing(vid, stored)
-                views.append(self._flights.view(vid, stored))
+            try:
+                view = await self._start(vid)
+            except (Unavailable, OSError):
+                raise
+            except Exception:
+                # One version must not cost all others, on every mirror over this store, their pass.
+                log.exception("version %s is left out of this pass, which a bug ended for it", vid)
+                continue
+            if view is not None:
+                views.append(view)
         return views
+
+    async def _start(self, vid: str) -> VersionView | None:
+        """What is missing of one version. None: another mirror removed it."""
+        async with self._flights.changing:
+            stored = await self._flights.load(vid)
+            if stored is None:
+                return None
+            # Stopped at another mirror, perhaps.
+            await self._flights.ground(vid, stored.cancelled)
+            await self._flights.start_missing(vid, stored)
+            return self._flights.view(vid, stored)
 
     async def _until_next(self) -> None:
         waiting = asyncio.ensure_future(self._flights.landed.wait())
@@ -148,10 +163,26 @@ class Upkeep:
         for gone in self._told.keys() - now.keys():
             await self._ledger.forget(*gone)
             del self._told[gone]
+            self.refused.pop(gone, None)
         for name, view in now.items():
             if self._told.get(name) != view:
-                await self._ledger.record(view)
+                await self._record(name, view)
                 self._told[name] = view
+
+    async def _record(self, name: tuple[str, str], view: VersionView) -> None:
+        try:
+            await self._ledger.record(view)
+        except Unstorable as e:
+            # Of a release that checked less. Said once for each state it is in.
+            log.error("%s %s is not recorded: %s", *name, e.text)
+            self.refused[name] = e.text
+        except Unavailable:
+            raise
+        except Exception:
+            log.exception("%s %s is not recorded, by a bug", *name)
+            self.refused[name] = "by a bug; the mirror's log has the story"
+        else:
+            self.refused.pop(name, None)
 
 
 def _settled(view: VersionView) -> VersionView:

@@ -1,6 +1,7 @@
 """MirrorService over gRPC: messages in and out, nothing decided here. One class a group of calls."""
 
 from llmgw.v1 import mirror_pb2, mirror_pb2_grpc
+from llmgw_mirror.adapters.call_checks import checking
 from llmgw_mirror.adapters.calls_bundles import BundleCalls
 from llmgw_mirror.adapters.calls_fetching import FetchingCalls
 from llmgw_mirror.adapters.calls_keeping import KeepingCalls
@@ -9,9 +10,11 @@ from llmgw_mirror.adapters.calls_suggest import SuggestCalls
 from llmgw_mirror.composition import Built
 from llmgw_mirror.composition_finding import Finders
 
-SERVICE = mirror_pb2.DESCRIPTOR.services_by_name["MirrorService"].full_name
+_SERVICE = mirror_pb2.DESCRIPTOR.services_by_name["MirrorService"]
+SERVICE = _SERVICE.full_name
 
 
+@checking(_SERVICE)
 class MirrorServicer(
     FetchingCalls, KeepingCalls, BundleCalls, RegistryCalls, SuggestCalls,
     mirror_pb2_grpc.MirrorServiceServicer,

@@ -7,6 +7,7 @@ from llmgw_kit.errors import Unavailable
 from llmgw_kit.postgres import Postgres
 from llmgw_mirror.adapters.postgres_calls import connection
 from llmgw_mirror.core.history import Entry, Kind
+from llmgw_mirror.ports import Unstorable
 
 log = logging.getLogger(__name__)
 
@@ -48,7 +49,7 @@ class PostgresHistory:
                     NOTE, self._store_id, entry.at, entry.kind.value, entry.model, entry.version, entry.path,
                     entry.asked_by, entry.bytes, entry.text,
                 )  # fmt: skip
-        except Unavailable as e:
+        except (Unavailable, Unstorable) as e:
             log.warning("the line above is in this log alone: %s", e.text)
 
     async def newest(

@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 
 from llmgw_kit.postgres import Postgres
+from llmgw_kit.text import storable
 from llmgw_mirror.adapters.postgres_calls import connection
 from llmgw_mirror.core.origins import shown
 from llmgw_mirror.core.versions import Moving, VersionView, WeightsState
@@ -117,7 +118,8 @@ class PostgresLedger:
         files = [
             (
                 *name, f.source.path, shown(f.source.url), f.source.sha256, f.source.size_bytes,
-                f.state.value, f.sha256, f.published_bytes, f.error,
+                f.state.value, f.sha256, f.published_bytes,
+                None if f.error is None else storable(f.error),
                 f.source.companion, f.source.git_id, None if f.proof is None else f.proof.value,
             )
             for f in version.files

@@ -8,18 +8,43 @@ import asyncpg
 
 from llmgw_kit.errors import Unavailable
 from llmgw_kit.postgres import SUSPECT, Postgres
+from llmgw_kit.text import shortened, visible
+from llmgw_mirror.ports import Unstorable
 
 if TYPE_CHECKING:
     from asyncpg.pool import PoolConnectionProxy
 
+#: Of values: the same statement takes others.
+UNSTORABLE = (
+    asyncpg.CharacterNotInRepertoireError,
+    asyncpg.UntranslatableCharacterError,
+    asyncpg.NumericValueOutOfRangeError,
+    asyncpg.DatetimeFieldOverflowError,
+    asyncpg.ProgramLimitExceededError,
+)
+
 
 @asynccontextmanager
 async def connection(postgres: Postgres) -> "AsyncIterator[PoolConnectionProxy[asyncpg.Record]]":
-    """Raises Unavailable when Postgres cannot be had; a statement that is wrong is a bug and stays one."""
+    """Raises Unavailable when Postgres cannot be had, and Unstorable for a value that it takes from nobody; a
+    statement that is wrong is a bug and stays one."""
     try:
         async with postgres.connection() as link:
             yield link
-    except (asyncpg.SyntaxOrAccessError, asyncpg.DataError, asyncpg.IntegrityConstraintViolationError) as e:
+    except (
+        asyncpg.SyntaxOrAccessError,
+        asyncpg.DataError,
+        asyncpg.IntegrityConstraintViolationError,
+        asyncpg.ProgramLimitExceededError,
+    ) as e:
+        # asyncpg itself says just DataError, of what it cannot even send.
+        if isinstance(e, UNSTORABLE) or type(e) is asyncpg.DataError:
+            raise Unstorable(
+                f"Postgres does not take it: {shortened(visible(str(e)), most=200)}",
+                next_steps=[
+                    "remove the version and ask for it again, under names without strange characters"
+                ],
+            ) from e
         # A right that this login lacks is the operator's to give, and no bug.
         if not isinstance(e, asyncpg.InsufficientPrivilegeError):
             raise

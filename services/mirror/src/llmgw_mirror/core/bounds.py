@@ -12,6 +12,8 @@ FILE_MAX_BYTES, VERSION_MAX_BYTES = 2**50, 2**53
 WORDS_MAX_CHARS = 16 * 2**20
 #: As much as common servers take; signed URLs of CDNs have about two thousand.
 URL_MAX_CHARS = 8192
+#: Of one request: ten thousand files with URLs of a usual length take a tenth of it.
+REQUEST_MAX_BYTES = 16 * 2**20
 #: Of who asks, as they say.
 ASKED_BY_MAX_CHARS = 200
 #: Seconds since 1970: the year 9999 ends. What is later is no time to calendars and stores.

@@ -228,6 +228,14 @@ def of_files(files: Sequence[ListedFile]) -> list[Warning]:
     return found
 
 
+def not_recorded(why: str) -> Warning:
+    """Here and served all the same; only what reads the database does not see it."""
+    return Warning(
+        "not_recorded", f"the database does not list it: {why}",
+        ("remove this version and ask for it again: llmgwctl mirror versions",),
+    )  # fmt: skip
+
+
 def fits(total_bytes: int | None, fleet: Sequence[GpuClass]) -> Warning | None:
     """Against every GPU class there is; None: it fits one device somewhere, or nobody can tell."""
     if total_bytes is None or not fleet:
