@@ -33,6 +33,9 @@ log = logging.getLogger(__name__)
 
 Upstreams = Mapping[str, Upstream]
 Outcome = Complete | StartOver | Refuse | AskAgain
+#: Of a body that does not say its length, so much is claimed ahead of what came: as much again, but little
+#: for a small file on a disk that is nearly full, and no more than leaves room for others.
+AHEAD_LEAST_BYTES, AHEAD_MOST_BYTES = 1 << 20, 64 << 20
 
 
 @dataclass
@@ -166,7 +169,13 @@ class Transfer:
                         sink.received = 0
                         flight.at(0)
                     flight.total_bytes = total
-                    await self._room.claim(flight.key, lambda: max(0, (total or 0) - sink.received))
+                    promised = sink.received + AHEAD_LEAST_BYTES if total is None else total
+
+                    def left() -> int:
+                        # By what is written, as the disk counts: what waits for it is still to come.
+                        return max(0, promised - part.length)
+
+                    await self._room.claim(flight.key, left)
                     await part.begin(validator=step.validator, total_bytes=step.total_bytes)
                 begun = True
                 async for piece in answer.body():
@@ -175,6 +184,10 @@ class Transfer:
                         return Refuse(
                             f"upstream sends more than the expected {total} bytes; removed", spoiled=True
                         )
+                    if sink.received + len(piece) > promised:
+                        promised = _further(sink.received + len(piece))
+                        with sink.held_up():
+                            await self._room.claim(flight.key, left)
                     await sink.add(piece)
                     if upstream.remote:
                         with sink.held_up():
@@ -197,6 +210,11 @@ class Transfer:
             gained = sink.received - before
             if gained < self._pace.stall_bytes:
                 return f"upstream stalled: {max(0, gained)} bytes in {window_s:g} s"
+
+
+def _further(come_bytes: int) -> int:
+    """So much room is claimed once so many bytes came of a body that does not say its length."""
+    return come_bytes + min(AHEAD_MOST_BYTES, max(AHEAD_LEAST_BYTES, come_bytes))
 
 
 @dataclass(frozen=True)
