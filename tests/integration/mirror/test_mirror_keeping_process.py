@@ -140,9 +140,10 @@ async def test_a_mirror_frozen_past_its_lease_wakes_to_find_the_work_done(
     hub.acts.append(half)
     shared: dict[str, Any] = {"dsn": migrated_dsn, "lease_ttl_s": 2.0}
     one = await start(cage, tmp_path, "one", **shared)
-    two = await start(cage, tmp_path, "two", **shared)
     await one.fetch(source("w.bin", hub.put("/w", BIG)))
     await one.settled(at_least=2_000_000)
+    # Not before: it would see the version in the store, and perhaps have the lease first.
+    two = await start(cage, tmp_path, "two", **shared)
     await asyncio.to_thread(one.child.pause)
     status, said = await two.settled()
     assert (status, said["state"]) == (200, "present")
