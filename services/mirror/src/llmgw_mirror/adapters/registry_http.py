@@ -18,6 +18,7 @@ from yarl import URL
 from llmgw_kit.clock import Clock
 from llmgw_kit.errors import Unavailable
 from llmgw_mirror.adapters.http_trouble import why
+from llmgw_mirror.adapters.upstream_lines import connector
 from llmgw_mirror.core import breaker, headers
 from llmgw_mirror.core.origins import BadRedirect, next_hop, origin_of, shown
 from llmgw_mirror.core.registry_answers import Said, refusal
@@ -84,7 +85,7 @@ class RegistryHttp:
             cookie_jar=aiohttp.DummyCookieJar(),
             headers={"User-Agent": user_agent},
             timeout=aiohttp.ClientTimeout(total=None),
-            connector=aiohttp.TCPConnector(limit=16),
+            connector=connector(limit=16),
         )
 
     async def close(self) -> None:

@@ -15,6 +15,7 @@ from yarl import URL
 
 from llmgw_kit.clock import Clock
 from llmgw_mirror.adapters.http_trouble import why, without_secrets
+from llmgw_mirror.adapters.upstream_lines import connector
 from llmgw_mirror.core import headers
 from llmgw_mirror.core.origins import BadRedirect, next_hop, origin_of, shown
 from llmgw_mirror.core.transfer import Head
@@ -81,7 +82,7 @@ class HttpUpstream:
             timeout=aiohttp.ClientTimeout(
                 total=None, sock_connect=connect_timeout_s, connect=connect_timeout_s
             ),
-            connector=aiohttp.TCPConnector(limit=0),
+            connector=connector(limit=0),
             read_bufsize=BUFFER_BYTES,
         )
 
