@@ -68,6 +68,16 @@ def test_a_terminal_is_not_drawn_faster_than_eyes_and_not_later_than_news(monkey
     assert drawn.count("\x1b[1F") == 2, "over what stood there"
 
 
+def test_a_line_wider_than_the_terminal_is_gone_over_row_by_row(monkeypatch):
+    """Half of the frame before it stayed on the screen."""
+    monkeypatch.setenv("COLUMNS", "40")
+    monkeypatch.setenv("LINES", "24")
+    shown = Shown(Terminal())
+    shown.show("x" * 95)
+    shown.show("y", after=1)
+    assert "\x1b[3F" in shown.out.getvalue()
+
+
 def test_a_page_higher_than_the_terminal_says_what_is_left_out(monkeypatch):
     monkeypatch.setenv("COLUMNS", "80")
     monkeypatch.setenv("LINES", "10")

@@ -24,6 +24,7 @@ from llmgw_controller.cli.mirror.downloads import Downloads
 from llmgw_controller.cli.mirror.fleet import Fleet, classes_of
 from llmgw_controller.cli.mirror.words import offer
 from llmgw_controller.cli.page import NARROWEST, WIDTH, Page
+from llmgw_kit.errors import InvalidRequest
 
 from . import mirrored
 from .mirrored import COMMIT, GB, NOW
@@ -371,3 +372,31 @@ def test_unknown_is_null_in_json():
     assert said["versions"][0]["total_bytes"] is None
     assert said["versions"][0]["files"][0]["size_bytes"] is None
     assert said["versions"][0]["files"][0]["proof"] is None
+
+
+@pytest.mark.parametrize("width", [80, 100, 140])
+def test_what_is_on_its_way_fits_the_page(width):
+    """A line that wraps is drawn over where it is not."""
+    page = Page(width=width)
+    downloads.render_downloads(page, moving(), at=NOW)
+    assert max(len(line) for line in page.plain().splitlines()) <= width
+
+
+def test_what_stops_the_usual_choice_is_trouble_and_the_next_step_takes_it():
+    answer = mirrored.files()
+    best = next(group for group in answer.groups if group.preselected)
+    best.warnings.append(pb.Warning(code="pickle_only", text="pickles", blocks=True))
+    page = Page()
+    assert finding.render_files(page, answer, CHECKED) == 1
+    assert "--accept pickle_only" in " ".join(page.plain().split())
+
+
+def test_a_mistyped_group_is_refused_by_name():
+    with pytest.raises(InvalidRequest, match="has no group 'safetensor'.*safetensors"):
+        finding.render_files(Page(), mirrored.files(), CHECKED, groups=("safetensor",))
+
+
+def test_a_model_of_which_nothing_is_here_is_named():
+    page = Page()
+    assert versions.render_versions(page, pb.ListVersionsResponse(), model="qwen") == 1
+    assert "no version of 'qwen' is here" in page.plain()

@@ -33,6 +33,7 @@ def test_parsed_and_shown(given, host, port, shown):
         ("h:65536", "port '65536'"),
         ("::1:80", "not HOST:PORT"),
         ("h:", "port ''"),
+        ("http://h:1", "is a URL"),
     ],
 )
 def test_refused_naming_what_was_given(given, said):

@@ -29,6 +29,11 @@ def parse_host_port(text: str, *, what: str) -> HostPort:
     host, colon, port = given.rpartition(":")
     if host.startswith("[") and host.endswith("]"):
         host = host[1:-1]
+    elif "://" in given:
+        raise InvalidRequest(
+            f"{what} {given!r} is a URL; expected HOST:PORT",
+            next_steps=[f"try: {given.split('://', 1)[1].rstrip('/')}"],
+        )
     elif ":" in host:
         raise InvalidRequest(
             f"{what} {given!r} is not HOST:PORT",

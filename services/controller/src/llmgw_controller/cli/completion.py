@@ -12,6 +12,7 @@ import click
 from click.shell_completion import CompletionItem, get_completion_class
 
 from llmgw.v1 import operator_pb2 as pb
+from llmgw_controller.cli import loop
 from llmgw_controller.cli.client import call_leader
 from llmgw_kit.addresses import HostPort, parse_host_ports
 from llmgw_kit.errors import LlmgwError
@@ -67,7 +68,7 @@ class Names(click.ParamType[str]):
     def shell_complete(
         self, ctx: click.Context, param: click.Parameter, incomplete: str
     ) -> list[CompletionItem]:
-        names = asyncio.run(_names(_addresses(ctx), self.kind))
+        names = loop.run(_names(_addresses(ctx), self.kind))
         return [CompletionItem(name) for name in names if name.startswith(incomplete) and name.isprintable()]
 
 

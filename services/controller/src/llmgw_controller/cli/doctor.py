@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import click
 
 from llmgw.v1 import operator_pb2 as pb
-from llmgw_controller.cli import as_json_explained
+from llmgw_controller.cli import as_json_explained, loop
 from llmgw_controller.cli.client import NoController, call_leader, call_one
 from llmgw_controller.cli.exits import EXIT_NO_DATA, EXIT_TROUBLE
 from llmgw_controller.cli.page import Page
@@ -37,7 +37,7 @@ def doctor(session: Session) -> None:
 
     Exits 1 if any of it disagrees."""
     session.only_once()
-    asked, answer, error = asyncio.run(_ask(session.addresses))
+    asked, answer, error = loop.run(_ask(session.addresses))
     between = view.between(asked)
     trouble = bool(between) or (answer is not None and view.is_trouble(answer))
     code = EXIT_NO_DATA if answer is None else EXIT_TROUBLE if trouble else 0

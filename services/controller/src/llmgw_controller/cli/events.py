@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from llmgw.v1 import operator_pb2 as pb
-from llmgw_controller.cli import as_json, failure
+from llmgw_controller.cli import as_json, failure, loop
 from llmgw_controller.cli.client import NoController, call_leader
 from llmgw_controller.cli.page import Page
 from llmgw_controller.cli.session import Session
@@ -41,7 +41,7 @@ def events(session: Session, since: float | None, subject: str | None, limit: in
     if since is not None:
         request.since_unix_s = time.time() - since
     if follow:
-        asyncio.run(_Follower(session, request).run())
+        loop.run(_Follower(session, request).run())
         return
 
     def render(page: Page, answer: pb.ListEventsResponse) -> int:

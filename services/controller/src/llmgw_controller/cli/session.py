@@ -1,7 +1,6 @@
 """What every command shares: whom to ask, how to print, and the nearest name to a mistyped one."""
 
 import abc
-import asyncio
 import json
 import os
 import sys
@@ -10,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Generic, NoReturn, TypeVar
 
 import click
 
+from llmgw_controller.cli import loop
 from llmgw_controller.cli.client import call_leader
 from llmgw_controller.cli.page import Page
 from llmgw_controller.cli.watch import Watch
@@ -70,7 +70,7 @@ class Session(Asking["OperatorServiceAsyncStub"]):
     """With the controllers, of which the leader is asked."""
 
     def look(self, call: Callable[["OperatorServiceAsyncStub"], Awaitable[T]]) -> T:
-        return asyncio.run(call_leader(self.addresses, call))
+        return loop.run(call_leader(self.addresses, call))
 
 
 class Commands(click.Group):

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, TypeVar
 import grpc.aio
 
 from llmgw.v1 import mirror_pb2_grpc
+from llmgw_controller.cli import loop
 from llmgw_controller.cli.client import CONNECT_TIMEOUT_S, connected
 from llmgw_controller.cli.session import Asking, Session
 from llmgw_controller.cli.stream import each
@@ -68,7 +69,7 @@ class MirrorSession(Asking["mirror_pb2_grpc.MirrorServiceAsyncStub"]):
 
     def look(self, call: MirrorCall[T]) -> T:
         """May be repeated. Raises Unavailable where no mirror answers, else what it said."""
-        return asyncio.run(call_mirror(self.addresses, call, tls=self._tls))
+        return loop.run(call_mirror(self.addresses, call, tls=self._tls))
 
     def follow(
         self, call: Callable[[mirror_pb2_grpc.MirrorServiceAsyncStub], AsyncIterable[T]],

@@ -19,7 +19,9 @@ from llmgw_controller.cli.page import Page, Piece, wrapped
 from llmgw_controller.cli.text import count, duration, iso, moment, size, size_of
 
 #: Of a file's line: name, state, bar, per cent, size and speed, in 100 columns.
-NAME_MOST, BAR = 33, 20
+NAME_MOST, BAR, FULL_WIDTH = 33, 20, 100
+#: And on the narrowest page.
+NAME_LEAST, BAR_LEAST = 20, 8
 #: Files that are here are told one by one up to so many of a version; else their number and size.
 PRESENT_SHOWN = 8
 
@@ -193,12 +195,20 @@ def _file_line(page: Page, file: pb.WeightsFile) -> None:
     _line(page, ("!! ", "bold red") if bad else ("   ", ""), file.path, file_word(file), share, told)
 
 
+def _widths(page: Page) -> tuple[int, int]:
+    """Of a name and a bar: what a page of 100 columns has for both, less where it has less."""
+    lacking = max(0, FULL_WIDTH - page.width)
+    bar = max(BAR_LEAST, BAR - lacking // 2)
+    return max(NAME_LEAST, NAME_MOST - (lacking - (BAR - bar))), bar
+
+
 def _line(page: Page, mark: Piece, name: str, word: str, share: float | None, told: str) -> None:
+    most, bar_width = _widths(page)
     # The end of a shard's name is what differs; its beginning is the model's.
-    name = name if cell_len(name) <= NAME_MOST else f"…{name[-(NAME_MOST - 1) :]}"
-    bar = bars.progress(share, width=BAR, ascii_only=page.ascii_only)
+    name = name if cell_len(name) <= most else f"…{name[-(most - 1) :]}"
+    bar = bars.progress(share, width=bar_width, ascii_only=page.ascii_only)
     percent = "    -" if share is None else f"{_percent(share):3d} %"
-    pad = " " * (NAME_MOST - cell_len(name))
+    pad = " " * (most - cell_len(name))
     page.line(mark, f"{name}{pad}  {word:<9} ", (bar, "cyan"), f" {percent}  {told}")
 
 

@@ -14,6 +14,8 @@ from llmgw_controller.cli.mirror.names import short
 from llmgw_controller.cli.mirror.words import checksum, offer, repository_json, warn, warning_json
 from llmgw_controller.cli.page import Column, Page, Piece, Row, Span, table, wrapped
 from llmgw_controller.cli.text import count, iso, joined, size
+from llmgw_kit.errors import InvalidRequest
+from llmgw_kit.names import did_you_mean
 from llmgw_kit.text import in_one_line
 
 SORTS = ("downloads", "likes", "modified", "created", "trending")
@@ -161,18 +163,32 @@ def render_files(
     if not answer.groups:
         page.line("no weight files are in it")
         return _exit_of(answer)
+    known = [group.name for group in answer.groups]
+    for name in groups:
+        if name not in known:
+            raise InvalidRequest(
+                f"{one.id} has no group {name!r}{did_you_mean(name, known)}",
+                next_steps=[f"its groups: {', '.join(known)}"],
+            )
     _groups(page, answer)
     _files(page, answer, groups, every=every)
     best = next((group for group in answer.groups if group.preselected), answer.groups[0])
     chosen = ["--group", best.name] if len(answer.groups) > 1 else []
     # At the commit that was listed: between two commands a branch may move.
     pinned = ["--revision", one.commit]
-    offer(page, ["llmgwctl", "mirror", "fetch", one.id, *pinned, *chosen, "--dry-run"])
+    taken = [part for code in _stops(answer) for part in ("--accept", code)]
+    offer(page, ["llmgwctl", "mirror", "fetch", one.id, *pinned, *chosen, *taken, "--dry-run"])
     return _exit_of(answer)
 
 
+def _stops(answer: pb.ListFilesResponse) -> list[str]:
+    """Codes of what stops a fetch of the usual choice."""
+    best = [warning for group in answer.groups if group.preselected for warning in group.warnings]
+    return sorted({one.code for one in (*answer.warnings, *best) if one.blocks})
+
+
 def _exit_of(answer: pb.ListFilesResponse) -> int:
-    return EXIT_TROUBLE if any(one.blocks for one in answer.warnings) else 0
+    return EXIT_TROUBLE if _stops(answer) else 0
 
 
 def _groups(page: Page, answer: pb.ListFilesResponse) -> None:

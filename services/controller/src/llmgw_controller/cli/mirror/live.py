@@ -6,6 +6,9 @@ import time
 from collections.abc import Callable
 from typing import TextIO
 
+from rich.cells import cell_len
+from rich.text import Text
+
 from llmgw_controller.cli.page import Page
 
 #: In a pipe or a file, while nothing happens but bytes.
@@ -58,4 +61,6 @@ class Live:
             self._out.write(f"{line}{_REST_OF_LINE}\n")
         self._out.write(_REST_OF_SCREEN)
         self._out.flush()
-        self._drawn = len(lines)
+        # A line that is wider than the screen takes several rows of it, and going up counts rows.
+        columns = max(1, shutil.get_terminal_size().columns)
+        self._drawn = sum(max(1, -(-cell_len(Text.from_ansi(line).plain) // columns)) for line in lines)

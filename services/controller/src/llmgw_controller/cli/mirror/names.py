@@ -11,6 +11,7 @@ import click
 from click.shell_completion import CompletionItem
 
 from llmgw.v1 import mirror_pb2 as pb
+from llmgw_controller.cli import loop
 from llmgw_controller.cli.completion import NAME_MOST, PATIENCE_S
 from llmgw_controller.cli.mirror.client import TIMEOUT_S, MirrorSession, Tls, call_mirror, tls_of
 from llmgw_kit.addresses import HostPort, parse_host_ports
@@ -107,7 +108,7 @@ def _known(ctx: click.Context) -> list[tuple[str, str]]:
 
     try:
         flags = [_of_group(ctx, name) for name in ("tls_ca", "tls_cert", "tls_key", "tls_name")]
-        return asyncio.run(bounded(_addresses(ctx), tls_of(*flags)))
+        return loop.run(bounded(_addresses(ctx), tls_of(*flags)))
     except (TimeoutError, LlmgwError):
         return []
 

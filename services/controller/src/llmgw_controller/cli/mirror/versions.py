@@ -30,14 +30,16 @@ def versions(session: MirrorSession, model: str | None, *, with_files: bool) -> 
     request = pb.ListVersionsRequest(model=model)
 
     def render(page: Page, answer: pb.ListVersionsResponse) -> int:
-        return render_versions(page, answer, with_files=with_files)
+        return render_versions(page, answer, with_files=with_files, model=model)
 
     session.show(lambda stub: stub.ListVersions(request, timeout=TIMEOUT_S), render, versions_json)
 
 
-def render_versions(page: Page, answer: pb.ListVersionsResponse, *, with_files: bool = False) -> int:
-    """Exit status 1 where one has failed. Content that two versions share is in the size of both, once on
-    the disk."""
+def render_versions(
+    page: Page, answer: pb.ListVersionsResponse, *, with_files: bool = False, model: str | None = None
+) -> int:
+    """Exit status 1 where one has failed, or none is of the `model` that was asked for. Content that two
+    versions share is in the size of both, once on the disk."""
     rows = sorted(answer.versions, key=lambda one: (one.state, one.model, one.version))
     held = sum(one.received_bytes for one in rows)
     told = [f"data 0 s old · {count(len(rows), 'version')} of {count(len({r.model for r in rows}), 'model')}"]
@@ -46,6 +48,11 @@ def render_versions(page: Page, answer: pb.ListVersionsResponse, *, with_files: 
         used = answer.disk_total_bytes - answer.disk_free_bytes
         told.append(f"disk {size_of(used, answer.disk_total_bytes)}")
     page.line(" · ".join(told))
+    if not rows and model is not None:
+        page.line(f"no version of {model!r} is here")
+        page.line(("next: llmgwctl mirror versions", "dim"))
+        page.line(("or, if it was removed: llmgwctl mirror removed", "dim"))
+        return EXIT_TROUBLE
     if not rows:
         page.line("no version is here")
         page.line(("next: llmgwctl mirror search WORDS", "dim"))
