@@ -162,6 +162,30 @@ async def test_a_full_disk_at_the_second_version_leaves_neither(
         assert [view.state for view in await there.mirror.versions()] == [WeightsState.PRESENT] * 3
 
 
+async def test_a_disk_that_lets_nothing_be_taken_back_is_told_as_such(
+    tmp_path: Path, carried: Path, hub: Upstream, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with world(tmp_path / "a", bundle_dir=carried) as here:
+        await filled(here, hub)
+        await here.fetch(Source("small.bin", hub.url("/small")), version="v0")
+        await export(here, "v0", "v1")
+    async with world(tmp_path / "b", bundle_dir=carried) as there:
+        create = there.store.create
+
+        def no(*_: object) -> bool:
+            raise OSError(errno.EROFS, os.strerror(errno.EROFS))
+
+        with monkeypatch.context() as patched:
+            patched.setattr(
+                there.store, "create", lambda wish, **k: (wish.version == "v0" and create(wish, **k)) or no()
+            )
+            patched.setattr(there.store, "remove", no)
+            with pytest.raises(Unavailable, match="begun and stays so in part: the disk says Read-only"):
+                await bring(there)
+        await bring(there)
+        assert [view.state for view in await there.mirror.versions()] == [WeightsState.PRESENT] * 2
+
+
 async def test_no_room_for_the_notes_is_told_before_the_first(
     tmp_path: Path, carried: Path, hub: Upstream, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -47,9 +47,9 @@ class Notes:
             self._take_back()
             raise
         except OSError as e:
-            self._take_back()
+            what = "nothing is imported" if self._take_back() else "the import is begun and stays so in part"
             raise Unavailable(
-                f"nothing is imported: the disk says {e.strerror or e}",
+                f"{what}: the disk says {e.strerror or e}",
                 code="disk_trouble",
                 next_steps=["see whether the mirror's disk is full, read-only or failing"],
             ) from e
@@ -100,7 +100,9 @@ class Notes:
             self.undo.append(lambda p=path, w=word: self.store.stop(vid, p, w))  # type: ignore[misc]
             self.store.resume(vid, path)
 
-    def _take_back(self) -> None:
+    def _take_back(self) -> bool:
+        """False: the disk does not let all be taken back."""
+        whole = True
         for act in reversed(self.undo):
             try:
                 act()
@@ -108,7 +110,9 @@ class Notes:
                 continue  # removed by another mirror
             except OSError as e:
                 log.error("a change of the import of bundle %s stays, the disk says: %s", self.bundle, e)
+                whole = False
         self.undo.clear()
+        return whole
 
 
 def refuse_another(packed: PackedVersion, stored: Stored) -> None:
