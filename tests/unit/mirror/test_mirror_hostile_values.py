@@ -139,3 +139,18 @@ def test_a_manifest_that_lies_is_refused(place: tuple[Any, ...], value: Any) -> 
 
 def test_the_manifest_itself_is_read() -> None:
     assert parse(json.dumps(manifest()).encode()).created_at == 1.0
+
+
+def test_what_a_bundle_says_it_holds_can_be_told() -> None:
+    """Of its contents, whatever was asked for: sums of a thousand such versions still fit a message."""
+    most = VERSION_MAX_BYTES // FILE_MAX_BYTES
+
+    def said(count: int) -> bytes:
+        packed = [
+            File(replace(W, path=f"w{n}"), f"{n:064}", FILE_MAX_BYTES, Proof.NONE) for n in range(count)
+        ]
+        return dump(plan_export("b.tar", [PackedVersion("m", "v", 1.0, tuple(packed))], since=None))
+
+    assert len(parse(said(most)).blobs) == most
+    with pytest.raises(InvalidRequest, match="together"):
+        parse(said(most + 1))

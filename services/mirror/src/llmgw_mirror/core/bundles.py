@@ -12,7 +12,7 @@ from typing import Any
 
 from llmgw_kit.errors import Conflict, InvalidRequest
 from llmgw_kit.text import is_storable
-from llmgw_mirror.core.bounds import FILE_MAX_BYTES, is_time
+from llmgw_mirror.core.bounds import FILE_MAX_BYTES, check_sums, is_time
 from llmgw_mirror.core.names import check_name
 from llmgw_mirror.core.origins import without_query
 from llmgw_mirror.core.versions import FILES_MAX, SHA256, Proof, Receipt, Repository, Source, Wish, wish
@@ -225,6 +225,7 @@ def _consistent(manifest: Manifest) -> Manifest:
         )
     for version in manifest.versions:
         version.wish()
+        check_sums(version.version, (file.size_bytes for file in version.files), ())
         for file in version.files:
             if sizes.get(file.content, file.size_bytes) != file.size_bytes:
                 raise InvalidRequest(
