@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import pytest
+import yaml
 from pydantic import Field, SecretStr
 from pydantic_settings import SettingsConfigDict
 
@@ -112,6 +113,12 @@ def test_secrets_are_masked(monkeypatch):
     shown = effective(load(Settings, config=None, flags={}))
     assert "hush" not in shown
     assert "dsn: '********'" in shown
+
+
+def test_what_is_printed_says_what_each_is_for_and_can_be_read_back():
+    shown = effective(load(Settings, config=None, flags={}))
+    assert "# seconds\ndrain_s: 30.0\nport: 1\n" in shown
+    assert yaml.safe_load(shown) == {"listen": "0.0.0.0:1", "drain_s": 30.0, "port": 1, "dsn": None}
 
 
 @pytest.mark.parametrize(

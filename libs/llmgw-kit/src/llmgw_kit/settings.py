@@ -5,6 +5,7 @@ A service declares one frozen subclass of `ServiceSettings` and calls `load` onc
 
 import os
 import re
+import textwrap
 from collections.abc import Mapping
 from datetime import date
 from pathlib import Path
@@ -185,7 +186,7 @@ def check_environment(cls: type[ServiceSettings], prefix: str, environ: Mapping[
 
 
 def effective(settings: ServiceSettings) -> str:
-    """The settings as YAML, secrets masked: what `serve --print-config` prints."""
+    """The settings as YAML with what each is for, secrets masked: what `serve --print-config` prints."""
 
     def plain(value: Any) -> Any:
         if isinstance(value, SecretStr):
@@ -198,8 +199,12 @@ def effective(settings: ServiceSettings) -> str:
             return value
         return str(value)
 
-    shown = {name: plain(value) for name, value in settings.model_dump().items()}
-    return yaml.safe_dump(shown, sort_keys=False, allow_unicode=True)
+    lines: list[str] = []
+    for name, value in settings.model_dump().items():
+        described = type(settings).model_fields[name].description
+        lines += [f"# {line}" for line in textwrap.wrap(described or "", 100)]
+        lines.append(yaml.safe_dump({name: plain(value)}, sort_keys=False, allow_unicode=True).rstrip("\n"))
+    return "\n".join(lines) + "\n"
 
 
 def _is_secret(cls: type[BaseModel], loc: tuple[int | str, ...]) -> bool:
