@@ -5,14 +5,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from llmgw_kit.clock import Clock
-from llmgw_kit.errors import Conflict, InvalidRequest
+from llmgw_kit.errors import Conflict, InvalidRequest, NotConfigured, Unavailable
 from llmgw_mirror.adapters.disk import DiskThreads
 from llmgw_mirror.adapters.listings import NAME as LISTING
 from llmgw_mirror.adapters.listings import listing_bytes, put_listing
 from llmgw_mirror.adapters.store import Store, version_id
 from llmgw_mirror.core import warnings
+from llmgw_mirror.core.asked_before import asked_before
 from llmgw_mirror.core.choosing import Chosen, choose
-from llmgw_mirror.core.registry_names import file_url
+from llmgw_mirror.core.registry_names import check_repository, file_url
 from llmgw_mirror.core.registry_rows import RepositoryListing
 from llmgw_mirror.core.versions import Source, VersionView, WeightsState, differences, view_file, wish
 from llmgw_mirror.core.warnings import GpuClass, Warning
@@ -77,13 +78,25 @@ class FetchingRepository:
     async def preview(self, order: Order) -> Ordered:
         """What would come and what will break; nothing is fetched and nothing noted. Raises as `fetch` does,
         but for warnings that block."""
-        look = await self._finding.look(order.repository, order.revision, order.fleet)
+        try:
+            look = await self._finding.look(order.repository, order.revision, order.fleet)
+        except (Unavailable, NotConfigured) as e:
+            return _as_known(await self._known_without(order, e), e)
         return (await self._planned(order, look)).answer
 
     async def fetch(self, order: Order) -> Ordered:
-        """Asked again, the same order is answered and not fetched twice. Raises InvalidRequest, NotFound,
-        Conflict, Denied, Unavailable, NotConfigured."""
-        look = await self._finding.look(order.repository, order.revision, order.fleet)
+        """Asked again, the same order is answered and not fetched twice; without the registry, too, where a
+        commit or a version that is here is named. Raises InvalidRequest, NotFound, Conflict, Denied,
+        Unavailable, NotConfigured."""
+        try:
+            look = await self._finding.look(order.repository, order.revision, order.fleet)
+        except (Unavailable, NotConfigured) as e:
+            known = await self._known_without(order, e)
+            sources = [file.source for file in known.files]
+            view = await self._mirror.fetch(
+                known.model, known.version, sources, repository=known.repository, asked_by=order.asked_by
+            )
+            return _as_known(view, e)
         plan = await self._planned(order, look)
         # A version that is known was let in before.
         if plan.known is None and (refusing := warnings.refusing(plan.answer.warnings, order.accepted)):
@@ -97,6 +110,24 @@ class FetchingRepository:
             # It may have come in a bundle, or from a release that noted none.
             await self._note_listing(plan, look.listing)
         return Ordered(view, plan.answer.warnings, plan.answer.bytes_to_fetch)
+
+    async def _known_without(self, order: Order, e: Unavailable | NotConfigured) -> VersionView:
+        """The version that is meant, which is here or on its way. Raises `e`, with what it was needed for."""
+        check_repository(order.repository)
+        model = order.model or order.repository
+        known = asked_before(
+            await self._mirror.versions(model), repository=order.repository, revision=order.revision,
+            model=model, version=order.version, groups=order.groups, paths=order.paths,
+            take_code=REMOTE_CODE in order.accepted,
+        )  # fmt: skip
+        if known is None:
+            e.next_steps = (
+                *e.next_steps,
+                "without it, name what is here already: its commit, or its version as MODEL@VERSION",
+            )
+            raise e
+        log.info("%s %s is answered without the registry: %s", known.model, known.version, e.text)
+        return known
 
     async def _planned(self, order: Order, look: Look) -> _Plan:
         chosen = choose(
@@ -153,6 +184,19 @@ class FetchingRepository:
         except OSError as e:
             # It says which files the repository lacks; without it that is unknown, and nothing is wrong.
             log.warning("the listing of %s %s was not noted: %s", plan.model, plan.version, e)
+
+
+def _as_known(view: VersionView, e: Unavailable | NotConfigured) -> Ordered:
+    """What is known of a version without looking; of what may break, nothing new."""
+    absent = {
+        file.source.sha256 or file.source.path: file.size_bytes
+        for file in view.files
+        if file.state is not WeightsState.PRESENT
+    }
+    sizes = absent.values()
+    come = None if None in sizes else sum(size for size in sizes if size is not None)
+    told = Warning("registry_not_asked", f"this is told from what is here: {e.text}", e.next_steps)
+    return Ordered(view, (told,), come)
 
 
 def _must_agree(known: VersionView, asked: Sequence[Source], proposed: str) -> None:

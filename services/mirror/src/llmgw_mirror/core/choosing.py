@@ -75,7 +75,13 @@ def _label(
     taken: Sequence[FileGroup], usual: FileGroup | None, extra: Sequence[str], *, with_code: bool
 ) -> str | None:
     plain = usual is not None and list(taken) == [usual] and not extra
-    words = [] if plain else sorted(group.name for group in taken)
+    return choice_label([] if plain else [group.name for group in taken], extra, with_code=with_code)
+
+
+def choice_label(groups: Sequence[str], extra: Sequence[str], *, with_code: bool) -> str | None:
+    """What is added to a commit's name for a choice: its groups, and its files beside them in order. None:
+    the usual choice, which needs no word."""
+    words = sorted(groups)
     if extra:
         # Paths are too long for a name.
         words.append(hashlib.sha256("\0".join(extra).encode()).hexdigest()[:8])
