@@ -91,3 +91,7 @@ def test_what_is_shown_holds_no_secret() -> None:
     assert shown("https://u:p@h:1/a/b?X-Signature=s#f") == "https://h:1/a/b?…"
     assert shown("https://h/a") == "https://h/a"
     assert shown("file:///a/b") == "file:///a/b"
+
+
+def test_a_url_that_is_none_is_shown_without_its_login_and_query() -> None:
+    assert shown("https://ann:secret@[::1/w?X-Signature=secret") == "[::1/w"

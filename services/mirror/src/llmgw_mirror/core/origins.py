@@ -123,7 +123,7 @@ def shown(url: str) -> str:
     try:
         parts = urlsplit(url)
     except ValueError:
-        return url.split("?")[0][:200]
+        return url.split("?")[0].rpartition("@")[2][:200]
     if parts.scheme == "file":
         return url
     place = parts.netloc.rpartition("@")[2]
