@@ -1,6 +1,7 @@
 """Rows of the registry: one odd row is odd, the others stand (M20), and no value is believed for its name."""
 
 import json
+import tracemalloc
 from typing import Any
 
 import pytest
@@ -84,6 +85,19 @@ def test_h16_gated_keeps_its_word_and_is_never_open_by_mistake(value: Any, word:
 def test_what_is_no_json_is_told(body: bytes) -> None:
     with pytest.raises(NotAnAnswer):
         parse(body)
+
+
+@pytest.mark.parametrize("value", [b"[],", b"{},", b'{"a":1},', b"1,", b'"",'])
+def test_json_of_more_values_than_any_listing_has_is_not_even_read(value: bytes) -> None:
+    """12 MB of it would take a gigabyte."""
+    body = b"[" + value * (12_000_000 // len(value)) + b"1]"
+    tracemalloc.start()
+    try:
+        with pytest.raises(NotAnAnswer, match="at most 1000000 are read"):
+            parse(body)
+        assert tracemalloc.get_traced_memory()[1] < 1_000_000
+    finally:
+        tracemalloc.stop()
 
 
 @pytest.mark.parametrize("value", [None, {}, "x", 3, {"error": "no"}])

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 
 from llmgw_kit.clock import Clock
 from llmgw_kit.lifecycle import cancel_all
+from llmgw_kit.text import storable
 from llmgw_mirror.adapters.bundle_marks import BundleMarks
 from llmgw_mirror.adapters.disk import DiskThreads
 from llmgw_mirror.adapters.store import Store, Stored
@@ -26,6 +27,9 @@ from llmgw_mirror.flight import FetchFailed, Flight
 from llmgw_mirror.ports import History
 
 log = logging.getLogger(__name__)
+
+#: Versions that are read in one go of a disk thread.
+READ_AT_ONCE = 64
 
 PROVED = {
     Proof.SHA256: "proved by its sha256",
@@ -89,23 +93,39 @@ class Flights:
         """One version as it is now. A flight that lands while the disk is read belongs to neither the
         read nor the air: read again, so that its file is not taken for forgotten."""
         while True:
-            before = {path for flying, path in self._air if flying == vid}
+            before = set(self._air)
             stored = await self._threads.run(self._store.load, vid)
             if stored is None:
                 return None
-            unnoted = {path: failure for (v, path), failure in self._unnoted.items() if v == vid}
-            stored = replace(stored, failures=stored.failures | unnoted)
-            landed = {path for path in before if (vid, path) not in self._air}
-            if not any(source.path in landed for source in stored.missing()):
-                return stored
+            if (now := self._as_of_now(vid, stored, before)) is not None:
+                return now
 
     async def load_all(self) -> list[Stored]:
         """By model and version."""
-        found = [await self.load(vid) for vid in await self._threads.run(self._store.ids)]
+        found: list[Stored | None] = []
+        vids = await self._threads.run(self._store.ids)
+        for at in range(0, len(vids), READ_AT_ONCE):
+            some, before = vids[at : at + READ_AT_ONCE], set(self._air)
+            # A change of threads for each would cost more than the looks.
+            read = await self._threads.run(lambda some=some: [self._store.load(vid) for vid in some])
+            for vid, stored in zip(some, read, strict=True):
+                now = None if stored is None else self._as_of_now(vid, stored, before)
+                found.append(await self.load(vid) if now is None and stored is not None else now)
         return sorted(
             (stored for stored in found if stored is not None),
             key=lambda stored: (stored.wish.model, stored.wish.version),
         )
+
+    def _as_of_now(self, vid: str, stored: Stored, before: Collection[tuple[str, str]]) -> Stored | None:
+        """With the failures that the disk does not know. None: one of those in the air `before` it was read
+        has landed since."""
+        unnoted = {path: failure for (v, path), failure in self._unnoted.items() if v == vid}
+        if unnoted:
+            stored = replace(stored, failures=stored.failures | unnoted)
+        landed = {path for v, path in before if v == vid and (v, path) not in self._air} if before else ()
+        if landed and any(source.path in landed for source in stored.missing()):
+            return None
+        return stored
 
     async def start_missing(self, vid: str, stored: Stored) -> None:
         """Fetch every file that is neither here, nor failed, nor under way."""
@@ -190,10 +210,14 @@ class Flights:
 
     async def _failed(self, vid: str, wish: Wish, source: Source, error: str, failed_before: int) -> None:
         self.failures += 1
+        # It may repeat what a server sent, halves of characters included.
+        error = storable(error)
         log.error("%s failed: %s", source.path, error)
         failure = Failure(error, self._clock.unix_s(), failed_before + 1)
-        if not await self._note(vid, source.path, failure):
-            self._unnoted[vid, source.path] = failure
+        # First of all: a failure that nobody knows of would be fetched again at once, for ever.
+        self._unnoted[vid, source.path] = failure
+        if await self._note(vid, source.path, failure):
+            self._unnoted.pop((vid, source.path), None)
         if failure.count & failed_before == 0:
             # The 1st, 2nd, 4th, 8th … in a row: a controller that waits asks for ever.
             times = f" (the {failure.count}th time in a row)" if failure.count > 2 else ""
@@ -212,6 +236,9 @@ class Flights:
             return True  # its version was removed: nothing is left to note
         except OSError as e:
             log.warning("the failure of %s cannot be noted on the disk: %s", path, e)
+            return False
+        except Exception:
+            log.exception("the failure of %s is not noted on the disk, by a bug", path)
             return False
         return True
 

@@ -14,8 +14,10 @@ from typing import Any
 from urllib.parse import unquote
 
 from aiohttp import web
+from aiohttp.http_exceptions import HttpProcessingError
 
 from llmgw_kit.errors import InvalidRequest, LlmgwError, NotFound, Unavailable
+from llmgw_kit.text import storable
 from llmgw_mirror.adapters.file_answer import FileAnswers
 from llmgw_mirror.core.names import check_name, check_path
 from llmgw_mirror.core.versions import FileView, VersionView, WeightsState
@@ -134,6 +136,15 @@ async def error_edge(request: web.Request, handler: Handler) -> web.StreamRespon
     except web.HTTPException as e:
         kept = {name: value for name, value in e.headers.items() if name == "Allow"}
         return _error(e.status, "unknown_url" if e.status == 404 else "refused", e.reason, (), kept)
+    except (HttpProcessingError, web.RequestPayloadError) as e:
+        # A body that is not what its Content-Encoding says, or that ends early.
+        said = (e.message if isinstance(e, HttpProcessingError) else str(e)).strip().splitlines()
+        text = f"the body cannot be read: {storable(said[0])[:200] if said else type(e).__name__}"
+        # Read no further: the HTTP library would, and log what it meets as a bug.
+        request.content.feed_eof()
+        answer = _error(400, "invalid_request", text, ("send it as its headers say",), {})
+        answer.force_close()
+        return answer
     except ConnectionError:
         raise  # the client left
     except OSError as e:

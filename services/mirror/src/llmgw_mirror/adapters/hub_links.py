@@ -47,7 +47,7 @@ def named_paths(body: bytes, content_type: str) -> tuple[list[str], bool]:
         if not all(isinstance(path, str) for path in paths):
             raise TypeError
         return list(paths), said.get("expand") is True
-    except (ValueError, TypeError, AttributeError):
+    except (ValueError, TypeError, AttributeError, RecursionError):
         raise InvalidRequest(
             'the body names no paths; expected JSON such as {"paths": ["config.json"]}, or a form',
             next_steps=["name the paths that are asked about"],

@@ -28,7 +28,7 @@ T = TypeVar("T")
 
 #: A page of search results has some 100 kB; a repository of ten thousand files some 4 MB.
 PAGE_MAX_BYTES = 8 * 1000 * 1000
-INFO_MAX_BYTES = 32 * 1000 * 1000
+INFO_MAX_BYTES = 12 * 1000 * 1000
 #: A server's page may be shorter than what was asked for; a tree's has a thousand rows.
 SEARCH_PAGES_MAX = 10
 TREE_PAGES_MAX = 20

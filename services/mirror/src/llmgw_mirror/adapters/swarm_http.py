@@ -9,6 +9,7 @@ once however many nodes ask. So many at a time; who comes later waits in line, a
 """
 
 import asyncio
+import json
 import math
 import random
 from collections.abc import AsyncIterator, Callable
@@ -187,8 +188,9 @@ class SwarmHttp:
 
 async def _object(request: web.Request) -> dict[str, object]:
     try:
-        body = await request.json()
-    except ValueError:
+        # JSON is UTF-8, whatever charset the request names.
+        body = json.loads(await request.read())
+    except (ValueError, RecursionError):
         body = None
     if not isinstance(body, dict):
         raise InvalidRequest("the body is no JSON object", next_steps=["send a JSON object"])

@@ -16,6 +16,9 @@ from llmgw_mirror.core.odd_values import WORD_MAX_CHARS, count, kind, word
 from llmgw_mirror.core.registry_names import COMMIT, check_repository
 
 TAGS_MAX = 100
+#: Of one JSON text: as objects they have up to a hundred times its bytes. A listing of ten thousand files has
+#: some hundred thousand, an index of the largest model as many.
+VALUES_MAX = 1_000_000
 
 
 class NotAnAnswer(ValueError):
@@ -57,6 +60,9 @@ class RepositoryListing:
 
 def parse(body: bytes) -> Any:
     """JSON, whatever it holds. Raises NotAnAnswer."""
+    # In the text, strings included: an upper bound that costs next to nothing.
+    if (values := sum(body.count(mark) for mark in (b",", b"[", b"{"))) > VALUES_MAX:
+        raise NotAnAnswer(f"it is JSON of some {values} values; at most {VALUES_MAX} are read")
     try:
         return json.loads(body)
     except (ValueError, RecursionError) as e:
