@@ -163,11 +163,13 @@ async def test_a_node_that_lies_is_blamed_and_its_pieces_come_from_others(
     async with AsyncExitStack() as stack, asyncio.timeout(60):
         liar = await stack.enter_async_context(node(tmp_path / "liar", sharing=Lying()))
         three = await nodes(stack, tmp_path, 3)
-        await asyncio.gather(*(one.fetch(link.url) for one in (liar, *three)))
+        # It has all of it when the others come, so that they hear of it before they are done.
+        await liar.fetch(link.url)
+        await asyncio.gather(*(one.fetch(link.url) for one in three))
         assert all(one.files() == FILES for one in (liar, *three))
         assert isinstance(liar.sharing, Lying)
         # So many may have been on their way when the first was found out.
-        assert 3 <= liar.sharing.lies <= 3 * 2
+        assert 1 <= liar.sharing.lies <= 3 * 2
         assert f"from {liar.url} is wrong" in caplog.text
 
 
