@@ -2,11 +2,15 @@
 
 import asyncio
 import json
+import logging
 import resource
 import socket
 from contextlib import ExitStack
 from pathlib import Path
 
+import pytest
+
+from llmgw_kit.errors import Unavailable
 from llmgw_kit.lifecycle import cancel_all
 from llmgw_kit.testing.clock import FakeClock
 from llmgw_kit.testing.processes import Cage
@@ -67,6 +71,28 @@ async def test_pieces_of_what_was_published_while_the_disk_was_away_are_made_whe
     finally:
         await cancel_all(task)
         await made.close()
+
+
+async def test_a_ledger_that_is_away_is_told_once_and_so_is_its_coming_back(
+    here: World, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def away() -> None:
+        raise Unavailable("Postgres does not answer: TimeoutError", code="postgres_unavailable")
+
+    await here.mirror.fetch("org/m", "v1", [Source("w", "http://127.0.0.1:1/w")])
+    await here.settled()
+    with caplog.at_level(logging.INFO, logger="llmgw_mirror.upkeep"):
+        with monkeypatch.context() as patch:
+            patch.setattr(here.built.upkeep, "look", away)
+            for _ in range(5):
+                await here.built.upkeep.once()
+        for _ in range(3):
+            await here.built.upkeep.once()
+    told = [record.getMessage() for record in caplog.records if "finished" in record.getMessage()]
+    assert told == [
+        "this pass is not finished: Postgres does not answer: TimeoutError",
+        "passes are finished again, after 0 s",
+    ]
 
 
 async def fetched(mirror: Running, hub: Upstream) -> None:

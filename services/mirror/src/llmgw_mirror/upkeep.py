@@ -52,6 +52,8 @@ class Upkeep:
         self._clock = clock
         self._interval_s = interval_s
         self._tidied_at: float | None = None
+        #: What kind keeps passes from being finished, and since when. None: nothing does.
+        self._trouble: tuple[str, float] | None = None
         #: Sweep what others keep beside content, once content has been collected; they block.
         self.beside: list[Callable[[], None]] = []
         #: What the ledger was told last, by version; None: it may hold anything.
@@ -72,14 +74,34 @@ class Upkeep:
         """One pass. What the ledger or the disk refuses now is left to the next one."""
         try:
             if self._tidied_at is None or self._clock.monotonic_s() - self._tidied_at >= TIDY_EVERY_S:
-                await self.tidy()
+                await self._tidied()
                 self._tidied_at = self._clock.monotonic_s()
             await self.look()
             await self.collect_parts()
         except Unavailable as e:
-            log.warning("this pass is not finished: %s", e.text)
+            self._unfinished(e.code, "this pass is not finished: %s", e.text)
         except OSError as e:
-            log.error("this pass is not finished, the disk says: %s", e)
+            self._unfinished(str(e.errno), "this pass is not finished, the disk says: %s", e)
+        else:
+            if self._trouble is not None:
+                _, since = self._trouble
+                log.info("passes are finished again, after %.0f s", self._clock.monotonic_s() - since)
+            self._trouble = None
+
+    def _unfinished(self, kind: str, text: str, said: object) -> None:
+        """Told once for each kind of trouble, and again when it is over: passes come every few seconds."""
+        before, since = self._trouble or (None, self._clock.monotonic_s())
+        log.log(logging.DEBUG if kind == before else logging.WARNING, text, said)
+        self._trouble = kind, since
+
+    async def _tidied(self) -> None:
+        """What goes wrong in giving back must not keep anybody from fetching."""
+        try:
+            await self.tidy()
+        except (Unavailable, OSError):
+            raise
+        except Exception:
+            log.exception("nothing more is given back for now, which a bug ended")
 
     async def begin(self) -> None:
         """Start what a restart interrupted, before anybody asks how far it is."""
