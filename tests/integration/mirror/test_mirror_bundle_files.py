@@ -101,6 +101,8 @@ async def test_the_file_is_one_that_other_tools_read(tmp_path: Path, folder: Pat
         await filled(here, hub)
         seen = await export(here)
     assert sorted(path.name for path in folder.iterdir()) == ["b.tar", "b.tar.manifest.json", "b.tar.sha256"]
+    # Whoever carries it may read all of it.
+    assert {path.stat().st_mode & 0o444 for path in folder.iterdir()} == {0o444}
     subprocess.run(["sha256sum", "--check", "--quiet", "b.tar.sha256"], cwd=folder, check=True)
     assert seen.sha256 == hashlib.sha256((folder / "b.tar").read_bytes()).hexdigest()
     with tarfile.open(folder / "b.tar") as tar:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from llmgw_kit.clock import SystemClock
-from llmgw_kit.errors import Unavailable
+from llmgw_kit.errors import StartupError, Unavailable
 from llmgw_mirror.adapters import blob_reading
 from llmgw_mirror.core.versions import Source
 from llmgw_mirror.publishing import PUBLISHING
@@ -88,3 +88,10 @@ async def test_content_is_moved_aside_under_the_lease_alone(
         assert (await scan).fine
         assert here.store.blob(SHA).read_bytes() == BIG
         assert len(list(here.store.damaged.iterdir())) == 1
+
+
+async def test_a_mistyped_folder_is_no_empty_store(tmp_path: Path) -> None:
+    typo = tmp_path / "stroe"
+    with pytest.raises(StartupError, match="holds no store"):
+        await scanned(MirrorSettings.model_validate({"data_dir": typo}))
+    assert not typo.exists()

@@ -11,6 +11,7 @@ from contextlib import asynccontextmanager, closing
 from dataclasses import dataclass, replace
 
 from llmgw_kit.clock import Clock
+from llmgw_kit.errors import StartupError
 from llmgw_mirror.adapters.blob_reading import BlobReading, unreadable
 from llmgw_mirror.adapters.ledger_memory import MemoryLedger
 from llmgw_mirror.adapters.ledger_postgres import PostgresLedger
@@ -52,6 +53,11 @@ async def rescan(
     settings: MirrorSettings, clock: Clock, *, hash_all: bool, progress: Callable[[str], None]
 ) -> Report:
     """`hash_all` reads every byte; otherwise sizes are compared. Raises StartupError, Unavailable."""
+    if not (settings.data_dir / "store.json").exists():
+        raise StartupError(
+            f"data_dir {settings.data_dir} holds no store",
+            next_steps=["name the folder that the mirror uses: --data-dir, or data_dir in its configuration"],
+        )
     store = open_store(settings.data_dir)
     async with _ledger(settings, clock, store) as ledger:
         damaged: dict[str, str] = {}

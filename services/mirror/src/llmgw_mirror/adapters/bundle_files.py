@@ -317,8 +317,9 @@ def _noted_manifest(path: Path) -> bytes | None:
 
 def _put_beside(path: Path, manifest: bytes, sha256: str) -> None:
     # The checksum last: where it stands, the manifest is this bundle's too.
-    write_atomically(_beside(path, MANIFEST), manifest)
-    write_atomically(_beside(path, CHECKSUM), f"{sha256}  {path.name}\n".encode())
+    # Whoever carries the bundle is somebody else, and reads what it should hash to.
+    write_atomically(_beside(path, MANIFEST), manifest, mode=0o644)
+    write_atomically(_beside(path, CHECKSUM), f"{sha256}  {path.name}\n".encode(), mode=0o644)
 
 
 def _beside(path: Path, ending: str) -> Path:

@@ -69,9 +69,10 @@ def sync_folder(folder: Path) -> None:
         os.close(fd)
 
 
-def write_atomically(path: Path, data: bytes) -> None:
-    """Replace `path`; the reader sees all of the old or all of the new."""
-    temporary = _temporary(path, data)
+def write_atomically(path: Path, data: bytes, *, mode: int = 0o600) -> None:
+    """Replace `path`; the reader sees all of the old or all of the new. Readable for this user alone, unless
+    told otherwise: a wish holds URLs, and a signed URL is a credential."""
+    temporary = _temporary(path, data, mode)
     os.replace(temporary, path)
     sync_folder(path.parent)
 
@@ -99,10 +100,9 @@ def make_folders(path: Path) -> None:
     sync_folder(path.parent)
 
 
-def _temporary(path: Path, data: bytes) -> Path:
-    # For this user alone: a wish holds URLs, and a signed URL is a credential.
+def _temporary(path: Path, data: bytes, mode: int = 0o600) -> Path:
     temporary = path.parent / f"{TEMPORARY}{os.getpid()}-{next(_numbers)}-{path.name[:40]}"
-    fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
     try:
         view = memoryview(data)
         while view:
