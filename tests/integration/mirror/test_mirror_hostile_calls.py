@@ -218,3 +218,22 @@ async def test_a_line_of_history_that_no_store_takes_is_logged(tmp_path: Path, m
         await here.built.history.note(Entry(0.0, Kind.FAILED, "m", "v", "fine"))
         assert [line.text for line in await here.built.history.newest(
             model=None, version=None, since=None, limit=10)] == ["fine"]  # fmt: skip
+
+
+@pytest.mark.parametrize("said", ['{"model": "org/m"}', '{"model": "org/m", "version": "v", "files": 3}'])
+async def test_a_version_that_the_disk_tells_wrong_costs_itself_only(
+    hub: Upstream, tmp_path: Path, migrated_dsn: str, said: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Its content is kept: nothing is given back while somebody may still need it."""
+    async with world(tmp_path / "store", dsn=migrated_dsn) as here:
+        await here.fetch(Source("w", hub.put("/w", b"w")), version="good")
+        await until(lambda: len(here.built.flights) == 0)
+        odd = here.store.versions / ("0" * 32)
+        odd.mkdir()
+        (odd / "wish.json").write_text(said)
+        await here.built.upkeep.begin()
+        await here.built.upkeep.once()
+        assert [one.view.version for one in await here.built.keepers.keeping.versions()] == ["good"]
+        assert await rows(migrated_dsn, "SELECT version FROM weights_versions") == [("good",)]
+        assert "0" * 32 in caplog.text
+        assert len(here.blobs()) == 1

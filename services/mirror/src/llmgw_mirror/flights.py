@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 
 from llmgw_kit.clock import Clock
@@ -107,7 +107,7 @@ class Flights:
         for at in range(0, len(vids), READ_AT_ONCE):
             some, before = vids[at : at + READ_AT_ONCE], set(self._air)
             # A change of threads for each would cost more than the looks.
-            read = await self._threads.run(lambda some=some: [self._store.load(vid) for vid in some])
+            read = await self._threads.run(self._read, some)
             for vid, stored in zip(some, read, strict=True):
                 now = None if stored is None else self._as_of_now(vid, stored, before)
                 found.append(await self.load(vid) if now is None and stored is not None else now)
@@ -115,6 +115,18 @@ class Flights:
             (stored for stored in found if stored is not None),
             key=lambda stored: (stored.wish.model, stored.wish.version),
         )
+
+    def _read(self, vids: Sequence[str]) -> list[Stored | None]:
+        """Blocks. What does not say what it should costs itself only: None, as if it were not there."""
+        found: list[Stored | None] = []
+        for vid in vids:
+            try:
+                found.append(self._store.load(vid))
+            except (KeyError, TypeError, ValueError, AttributeError):
+                # The next pass says so with its traceback.
+                log.warning("version %s is not listed: its small files do not say what they should", vid)
+                found.append(None)
+        return found
 
     def _as_of_now(self, vid: str, stored: Stored, before: Collection[tuple[str, str]]) -> Stored | None:
         """With the failures that the disk does not know. None: one of those in the air `before` it was read
