@@ -143,6 +143,8 @@ async def test_the_registrys_refusals_keep_their_names(
         )
         assert [one["error"] for one in said[:2]] == ["RepositoryNotFoundError", "RevisionNotFoundError"]
         assert said[2]["error"] == "GatedRepoError", said[2]
+        # A grant is lacking, and no request of another form would be better.
+        assert (await served.ask("/api/models/org/gated")).status == 403
 
 
 async def test_a_registry_that_is_away(registry: HubRegistry, hub: Upstream, tmp_path: Path) -> None:

@@ -74,7 +74,9 @@ def refusal_of(error: LlmgwError) -> Refusal:
         case Refusal():
             return error
         case InvalidRequest():
-            return Refusal(400, code or "BadRequest", error.text, next_steps=error.next_steps)
+            # It is the mirror that has not been granted it: whose token the client shows makes no difference.
+            status = 403 if code == "GatedRepo" else 400
+            return Refusal(status, code or "BadRequest", error.text, next_steps=error.next_steps)
         case Denied():
             return Refusal(403, code or "Denied", error.text, next_steps=error.next_steps)
         case NotFound():
