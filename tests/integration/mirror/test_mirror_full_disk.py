@@ -20,12 +20,12 @@ BIG = content_of(3_000_000)
 
 
 class FullDisk(AbstractContextManager[None]):
-    """While it is entered no byte can be written until `most` bytes have been removed; names can be moved
-    and removed, as on a real full disk."""
+    """While it is entered, no byte can be written while `full` says so; names can be moved and removed, as
+    on a real full disk."""
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, most: Callable[[], bool] = lambda: True) -> None:
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, full: Callable[[], bool] = lambda: True) -> None:
         self._patched = monkeypatch.context()
-        self._full = most
+        self._full = full
 
     def __enter__(self) -> None:
         patched = self._patched.__enter__()
@@ -55,6 +55,8 @@ async def half_here(hub: Upstream, here: World) -> None:
     hub.acts_on["/w"] = scripted.stall(1_200_000)
     await here.mirror.fetch("org/m", "v1", [Source("w", hub.put("/w", BIG), sha256_of(BIG))])
     await here.received(1_200_000)
+    # What is still in memory cannot be written any more once the disk is full.
+    await until(lambda: sum(path.stat().st_size for path in here.parts()) >= 1 << 20)
 
 
 async def test_removing_at_once_needs_no_room(

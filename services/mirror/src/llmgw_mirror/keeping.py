@@ -81,6 +81,11 @@ class Keeping:
         self, *, model: str | None, version: str | None, repository: str | None, revision: str | None
     ) -> KeptVersion:
         """The one version that is meant. Raises InvalidRequest, NotFound, Conflict."""
+        if model is not None and version is not None and repository is None and revision is None:
+            # The usual question needs no look at all others.
+            exact = await self._mirror.version(model, version)
+            if exact is not None:
+                return await self.described(exact)
         views = await self._mirror.versions()
         if version is not None and repository is None and revision is None:
             return await self.described(by_name(views, model, version))

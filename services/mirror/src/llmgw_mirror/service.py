@@ -8,6 +8,7 @@ from llmgw_kit.clock import Clock
 from llmgw_kit.errors import Conflict, InvalidRequest, NotFound, Unavailable
 from llmgw_mirror.adapters.disk import DiskThreads
 from llmgw_mirror.adapters.store import Store, Stored, version_id
+from llmgw_mirror.adapters.together import Together
 from llmgw_mirror.core.history import Entry, Kind
 from llmgw_mirror.core.versions import Repository, Source, VersionView, differences, wish
 from llmgw_mirror.flights import Flights
@@ -30,6 +31,7 @@ class Mirror:
         self._history = history
         self._steering = steering
         self._clock = clock
+        self._looks = Together(self._look)
 
     async def fetch(
         self, model: str, version: str, files: Sequence[Source], *, repository: Repository | None = None,
@@ -127,11 +129,13 @@ class Mirror:
         return self._store.blob(sha256)
 
     async def versions(self, model: str | None = None) -> list[VersionView]:
-        """All, or those of one model."""
+        """All, or those of one model. Many who ask at once are answered by one look."""
+        return [view for view in await self._looks.ask(None) if model is None or view.model == model]
+
+    async def _look(self, _: None) -> list[VersionView]:
         return [
             self._flights.view(version_id(one.wish.model, one.wish.version), one)
             for one in await self._flights.load_all()
-            if model is None or one.wish.model == model
         ]
 
     async def disk(self) -> tuple[int, int]:

@@ -27,10 +27,13 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from llmgw_kit.clock import Clock, SystemClock
 from llmgw_kit.errors import StartupError
 from llmgw_mirror.adapters.disk import TEMPORARY, make_folders, sync_folder, write_atomically, write_once
 from llmgw_mirror.adapters.open_reads import condemn
-from llmgw_mirror.core.versions import Cancelled, Failure, Proof, Receipt, Repository, Source, Wish
+from llmgw_mirror.adapters.remembered import Remembered, mark_of
+from llmgw_mirror.adapters.stored_json import receipt_of, wish_of
+from llmgw_mirror.core.versions import Cancelled, Failure, Receipt, Source, Wish
 
 log = logging.getLogger(__name__)
 
@@ -96,8 +99,9 @@ class Stored:
 class Store:
     """Use `open_store`."""
 
-    def __init__(self, root: Path, store_id: str) -> None:
+    def __init__(self, root: Path, store_id: str, clock: Clock | None = None) -> None:
         self.root = root
+        self._remembered: Remembered[Stored] = Remembered(clock or SystemClock())
         self.store_id = store_id
         self.blobs = root / "blobs" / "sha256"
         self.parts = root / "parts"
@@ -107,7 +111,10 @@ class Store:
 
     def ids(self) -> list[str]:
         """Of every version; one may be gone when it is loaded."""
-        return sorted(entry.name for entry in self.versions.iterdir() if not entry.name.startswith("."))
+        found = sorted(name for name in os.listdir(self.versions) if not name.startswith("."))
+        if len(self._remembered) > len(found):
+            self._remembered.keep(found)
+        return found
 
     def every_version(self) -> list[Stored]:
         """By model and version."""
@@ -116,11 +123,30 @@ class Store:
 
     def load(self, vid: str) -> Stored | None:
         """None: no such version, also when it is removed while being read."""
+        if (mark := mark_of(f"{self.versions}/{vid}")) is None:
+            return None
+        known = self._remembered.recall(vid, mark)
+        if known is not None and (still := self._still(known)) is not None:
+            return still
+        stored = self._read(vid)
+        if stored is not None and not stored.hollow:  # content comes back without a change of the folder
+            self._remembered.note(vid, mark, stored)
+        return stored
+
+    def _still(self, known: Stored) -> Stored | None:
+        """With its content as it is now; None: some of it is gone or has another size."""
+        seen = {path: (self.blob_seen(one.sha256), one.size_bytes) for path, one in known.receipts.items()}
+        if any(now is None or now[0] != size for now, size in seen.values()):
+            return None
+        proved = {path: now[1] for path, (now, _) in seen.items() if now is not None}
+        return known if proved == known.proved else replace(known, proved=proved)
+
+    def _read(self, vid: str) -> Stored | None:
         folder = self.versions / vid
         wish = _read_json(folder / "wish.json")
         if wish is None:
             return None
-        parsed = _wish(wish)
+        parsed = wish_of(wish)
         receipts: dict[str, Receipt] = {}
         failures: dict[str, Failure] = {}
         retried: dict[str, int] = {}
@@ -131,7 +157,7 @@ class Store:
         for source in parsed.files:
             receipt = _read_json(folder / f"{file_id(source.path)}.receipt.json")
             if receipt is not None:
-                made = _receipt(receipt)
+                made = receipt_of(receipt)
                 seen = self.blob_seen(made.sha256)
                 if seen is not None and seen[0] == made.size_bytes:
                     receipts[source.path], proved[source.path] = made, seen[1]
@@ -142,7 +168,7 @@ class Store:
                 if (stopped := self.stopped(vid, source.path)) is not None:
                     cancelled[source.path] = stopped
                 if (lost := _read_json(folder / f"{file_id(source.path)}.was.json")) is not None:
-                    was[source.path] = _receipt(lost)
+                    was[source.path] = receipt_of(lost)
             failure = _read_json(folder / f"{file_id(source.path)}.failure.json")
             if failure is None:
                 continue
@@ -183,7 +209,7 @@ class Store:
             if first is None:
                 write_atomically(target, data)
             else:
-                receipt = _receipt(first)
+                receipt = receipt_of(first)
         for word in ("failure", "cancelled", "was"):
             (target.parent / f"{file_id(path)}.{word}.json").unlink(missing_ok=True)
         return receipt
@@ -257,7 +283,7 @@ class Store:
         """Its size, and when it was last found right (seconds since 1970): the file's own time says so, of
         publication at first. None: not here. Raises as `blob_size` does."""
         try:
-            seen = self.blob(sha256).stat()
+            seen = os.stat(f"{self.blobs}/{sha256[:2]}/{sha256}")
         except OSError:
             self.blobs.stat()
             return None
@@ -331,7 +357,7 @@ class Store:
         return usage.total, usage.free
 
 
-def open_store(root: Path) -> Store:
+def open_store(root: Path, clock: Clock | None = None) -> Store:
     """Open or make the store. Raises StartupError when the folder cannot be used."""
     try:
         for name in ("blobs/sha256", "parts", "versions", "removed", "trash", "damaged"):
@@ -354,26 +380,7 @@ def open_store(root: Path) -> Store:
             f"data_dir {root} holds a store of another layout, this release reads {LAYOUT}",
             next_steps=["start the release that made it, or choose another folder with --data-dir"],
         )
-    return Store(root, described["store_id"])
-
-
-def _wish(value: dict[str, Any]) -> Wish:
-    # What was added after the first release is read with its default: stores outlive releases.
-    files = tuple(
-        Source(f["path"], f["url"], f["sha256"], f["size_bytes"], f.get("git_id"), f.get("companion", False))
-        for f in value["files"]
-    )
-    place = value.get("repository")
-    repository = None if place is None else Repository(place["id"], place["commit"], place["revision"])
-    return Wish(value["model"], value["version"], value["created_at"], files, repository)
-
-
-def _receipt(value: dict[str, Any]) -> Receipt:
-    if "proof" in value:
-        proof = Proof(value["proof"])
-    else:
-        proof = Proof.NONE if value["as_received"] else Proof.SHA256
-    return Receipt(value["sha256"], value["size_bytes"], proof, value["at"])
+    return Store(root, described["store_id"], clock)
 
 
 def _dump(value: dict[str, Any]) -> bytes:
