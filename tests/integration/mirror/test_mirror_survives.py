@@ -8,7 +8,9 @@ import socket
 from contextlib import ExitStack
 from pathlib import Path
 
+import aiohttp
 import pytest
+from yarl import URL
 
 from llmgw_kit.errors import Unavailable
 from llmgw_kit.lifecycle import cancel_all
@@ -20,7 +22,7 @@ from llmgw_mirror.core.versions import Source
 
 from .scripted import Upstream
 from .test_mirror_process import BIG, Running, source, start
-from .world import PATIENCE_S, World, content_of, sha256_of, until
+from .world import PATIENCE_S, World, content_of, listening, sha256_of, until
 
 PIECE = 64 << 10
 FILE = "/v1/weights/org%2Fm/v1/files/w.bin"
@@ -93,6 +95,23 @@ async def test_a_ledger_that_is_away_is_told_once_and_so_is_its_coming_back(
         "this pass is not finished: Postgres does not answer: TimeoutError",
         "passes are finished again, after 0 s",
     ]
+
+
+@pytest.mark.parametrize("where", ["its folder", "the file"])
+async def test_a_node_that_meets_trouble_with_the_disk_is_told_when_to_ask_again(
+    where: str, hub: Upstream, here: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await here.fetch(Source("w.bin", hub.put("/w", BIG)))
+    async with listening(here) as at, aiohttp.ClientSession() as session:
+        assert here.answers is not None
+        if where == "the file":
+            monkeypatch.setattr(here.answers, "_content", lambda _: Path(__file__) / "no folder")
+        else:
+            here.store.blobs.rename(here.store.root / "away")
+        async with session.get(URL(f"http://{at}{FILE}", encoded=True)) as answer:
+            said = await answer.json()
+            assert (answer.status, said["error"]["code"]) == (503, "disk_trouble")
+            assert answer.headers["Retry-After"] == "2"
 
 
 async def fetched(mirror: Running, hub: Upstream) -> None:

@@ -85,6 +85,7 @@ class FileAnswers:
             raise Unavailable(
                 f"content {sha256} cannot be opened: the disk says {e.strerror or e}",
                 code="disk_trouble",
+                retry_after_s=2.0,
                 next_steps=["see what the system logs of the mirror's disk"],
             ) from None
         self.served.open += 1
