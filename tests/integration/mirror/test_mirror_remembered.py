@@ -3,6 +3,7 @@
 import asyncio
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -10,6 +11,7 @@ from llmgw_kit.testing.clock import FakeClock
 from llmgw_mirror.adapters import store as store_module
 from llmgw_mirror.adapters.store import Store, open_store, version_id
 from llmgw_mirror.core.versions import Failure, Proof, Receipt, Source, wish
+from llmgw_mirror.core.warnings import of_version
 
 from .scripted import Upstream
 from .world import World, sha256_of
@@ -128,3 +130,24 @@ async def test_an_exact_name_is_resolved_without_a_look_at_all(
         exact = await keeping.resolve(model="org/m", version="v1234", repository=None, revision=None)
     short = await keeping.resolve(model="org/m", version="v123", repository=None, revision=None)
     assert exact.view == short.view
+
+
+async def test_what_is_odd_about_files_is_found_out_once(
+    hub: Upstream, here: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looks, real = 0, of_version
+
+    def counted(*given: Any) -> Any:
+        nonlocal looks
+        looks += 1
+        return real(*given)
+
+    monkeypatch.setattr("llmgw_mirror.keeping.of_version", counted)
+    await here.fetch(Source("old.pt", hub.put("/w", CONTENT)))
+    keeping = here.built.keepers.keeping
+    (first,), (second,) = await keeping.versions(), await keeping.versions()
+    assert first.warnings == second.warnings
+    assert looks == 1
+    await here.fetch(Source("new.pt", hub.url("/w")), version="v2")
+    await keeping.versions()
+    assert looks == 2

@@ -24,6 +24,7 @@ from llmgw_mirror.verifying import Verifying
 HISTORY_USUAL, HISTORY_MOST = 100, 1000
 #: What they say is remembered of so many, the oldest forgotten first.
 INDEXES_REMEMBERED = 1000
+TOLD_REMEMBERED = 10_000
 
 
 @dataclass(frozen=True)
@@ -52,6 +53,8 @@ class Keeping:
         self.verifying = verifying
         #: What indexes name, or why they cannot be read, by path and content; content never changes.
         self._indexes: dict[tuple[str, str], ShardIndex | str] = {}
+        #: What is odd about files of these names, with the contents of those that are indexes.
+        self._told: dict[tuple[tuple[str, str | None], ...], tuple[Warning, ...]] = {}
 
     async def versions(self, model: str | None = None) -> list[KeptVersion]:
         """All, or those of one model."""
@@ -60,22 +63,33 @@ class Keeping:
     async def described(self, view: VersionView) -> KeptVersion:
         """With what is known beside its files' states."""
         readers = self._reads.peers_of(file.sha256 for file in view.files if file.sha256 is not None)
+        told = await self._odd(view)
+        if (why := self._unrecorded.get((view.model, view.version))) is not None:
+            told = (*told, not_recorded(why))
+        return KeptVersion(view, tuple(readers), told)
+
+    async def _odd(self, view: VersionView) -> tuple[Warning, ...]:
+        """What is odd about its files."""
+        files = tuple((f.source.path, f.sha256 if is_index(f.source.path) else None) for f in view.files)
+        if (told := self._told.get(files)) is not None:
+            await asyncio.sleep(0)  # of thousands in a row; the loop serves nodes meanwhile
+            return told
         indexes: list[ShardIndex] = []
         unread: dict[str, str] = {}
-        for file in view.files:
-            path = file.source.path
-            if file.sha256 is not None and is_index(path):
-                said = await self._index(path, file.sha256)
+        for path, sha256 in files:
+            if sha256 is not None:
+                said = await self._index(path, sha256)
                 if isinstance(said, ShardIndex):
                     indexes.append(said)
                 elif said is not None:
                     unread[path] = f"{path}: {said}"
-        paths = [file.source.path for file in view.files]
-        # Thousands of names against the table of formats: the loop serves nodes meanwhile.
-        told = await asyncio.to_thread(of_version, paths, indexes, unread)
-        if (why := self._unrecorded.get((view.model, view.version))) is not None:
-            told = (*told, not_recorded(why))
-        return KeptVersion(view, tuple(readers), told)
+        # Thousands of names against the table of formats.
+        told = await asyncio.to_thread(of_version, [path for path, _ in files], indexes, unread)
+        if len(indexes) + len(unread) == sum(sha256 is not None for _, sha256 in files):
+            self._told[files] = told
+            while len(self._told) > TOLD_REMEMBERED:
+                del self._told[next(iter(self._told))]
+        return told
 
     async def resolve(
         self, *, model: str | None, version: str | None, repository: str | None, revision: str | None
