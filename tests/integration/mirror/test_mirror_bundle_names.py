@@ -49,10 +49,10 @@ async def dies_before_its(ending: str, here: World, monkeypatch: pytest.MonkeyPa
     """An export whose process ends just before it writes the small file that ends so."""
     real = write_atomically
 
-    def act(path: Path, data: bytes) -> None:
+    def act(path: Path, data: bytes, *, mode: int) -> None:
         if path.name.endswith(ending):
             raise Died
-        real(path, data)
+        real(path, data, mode=mode)
 
     with monkeypatch.context() as patched:
         patched.setattr(bundle_files, "write_atomically", act)
@@ -110,10 +110,10 @@ async def test_what_an_earlier_bundle_of_the_name_left_is_replaced(
         await here.fetch(Source("other.bin", hub.url("/other")), version="v2")
         real = write_atomically
 
-        def act(path: Path, data: bytes) -> None:
+        def act(path: Path, data: bytes, *, mode: int) -> None:
             if path.name.startswith("b.tar."):
                 raise Died
-            real(path, data)
+            real(path, data, mode=mode)
 
         with monkeypatch.context() as patched:
             patched.setattr(bundle_files, "write_atomically", act)

@@ -214,8 +214,11 @@ def test_what_only_looks_has_json_with_a_schema(run, mirror, call, words, schema
     }  # fmt: skip
     mirror({call: empty[call]})
     code, out, _ = run("mirror", *words, "--output", "json")
-    assert json.loads(out)["schema"] == schema
-    assert code == (1 if call == "ListFiles" else 0), "a listing that blocks is trouble"
+    said = json.loads(out)
+    assert said["schema"] == schema
+    # A listing that blocks is trouble, and so is a model of which nothing is here.
+    assert code == (1 if call in ("ListFiles", "ListVersions") else 0)
+    assert said.get("exit_code", code) == code
     code, out, _ = run("mirror", *words)
     assert out.startswith("data 0 s old")
 

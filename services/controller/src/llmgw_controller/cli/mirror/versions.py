@@ -32,7 +32,11 @@ def versions(session: MirrorSession, model: str | None, *, with_files: bool) -> 
     def render(page: Page, answer: pb.ListVersionsResponse) -> int:
         return render_versions(page, answer, with_files=with_files, model=model)
 
-    session.show(lambda stub: stub.ListVersions(request, timeout=TIMEOUT_S), render, versions_json)
+    session.show(
+        lambda stub: stub.ListVersions(request, timeout=TIMEOUT_S),
+        render,
+        lambda answer: versions_json(answer, model=model),
+    )
 
 
 def render_versions(
@@ -124,14 +128,14 @@ def _files(page: Page, one: pb.WeightsVersion) -> None:
     table(page, columns, rows, indent="  ")
 
 
-def versions_json(answer: pb.ListVersionsResponse) -> Json:
+def versions_json(answer: pb.ListVersionsResponse, *, model: str | None = None) -> Json:
     failed = any(one.state == pb.WEIGHTS_STATE_FAILED for one in answer.versions)
     return {
         "schema": "llmgw.mirror-versions/1",
         "versions": [version_json(one) for one in answer.versions],
         "disk_total_bytes": opt(answer, "disk_total_bytes"),
         "disk_free_bytes": opt(answer, "disk_free_bytes"),
-        "exit_code": EXIT_TROUBLE if failed else 0,
+        "exit_code": EXIT_TROUBLE if failed or (model is not None and not answer.versions) else 0,
     }
 
 
